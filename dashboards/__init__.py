@@ -1,0 +1,1 @@
+"""Streamlit pages over the SQL views: no arithmetic here."""

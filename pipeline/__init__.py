@@ -1,0 +1,1 @@
+"""Moves data: ingest, plan, run, warehouse, SQL views, report and the command line."""

@@ -1,0 +1,1 @@
+"""One file per log format; each turns rows into canonical trace rows."""

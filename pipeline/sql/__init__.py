@@ -1,0 +1,1 @@
+"""Numbered .sql views; the first comment of each file is its documentation."""

@@ -1,0 +1,1 @@
+"""Walk deterministic proposers along recorded token ids: exact counts, no target model."""

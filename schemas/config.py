@@ -1,0 +1,181 @@
+"""The replay config (TOML): what to replay, on which engine, with which proposers. Every field has a default that runs.
+
+Paths are relative to the config file. A proposer's `config` holds vLLM's `speculative_config` keys, the engine section
+vLLM's `EngineArgs` names, `sampling` vLLM's `SamplingParams` names: no translation layer.
+"""
+
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from schemas.errors import InputError
+from schemas.speculative import default_name, effective, expand, proposer_key, unknown_key
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TraceSection(_Section):
+    """Which requests are replayed."""
+
+    name: str = "demo"
+    workload: list[str] = []
+    """Only these workloads; empty = all."""
+    tenant: list[str] = []
+    """Only these tenants; empty = all; "(none)" = rows that name none."""
+    date_from: date | None = None
+    """First day (UTC, by arrival)."""
+    date_to: date | None = None
+    """Last day, included."""
+    sample: float = Field(1.0, gt=0, le=1)
+    """Fraction of sessions, taken whole."""
+    seed: int = 0
+    max_model_len: int | Literal["none"] = "none"
+    """Length limit of prompt + output that the proposers see; the live engine takes the model's own if "none"."""
+
+
+class EngineSection(BaseModel):
+    """The engine. Keys besides those named here are vLLM `EngineArgs` (only for kind = "vllm")."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: Literal["recorded", "vllm"] = "recorded"
+    runner: Literal["v1", "v2"] = "v1"
+    """Which model runner's rules hold (they differ for n-gram)."""
+    model: str | None = None
+    """Target model: folder or hub name. Recorded replay uses it only to tell exact from proxy."""
+    concurrency: int = Field(8, ge=1)
+    """Sequences in flight at once (live)."""
+    sampling: dict[str, Any] = {}
+    """SamplingParams that override the trace's own (live)."""
+
+    @property
+    def engine_args(self) -> dict[str, Any]:
+        """The EngineArgs given, without the keys that are ours."""
+        return dict(self.model_extra or {})
+
+
+class Proposer(_Section):
+    """One proposer: a free name and vLLM's `speculative_config` (as vLLM fills it in)."""
+
+    name: str
+    config: dict[str, Any]
+    key: str
+
+    @property
+    def method(self) -> str:
+        """vLLM's method, or "none"."""
+        return self.config["method"]
+
+
+class RunSection(_Section):
+    """How the work is spread."""
+
+    executor: Literal["local"] = "local"
+    workers: int = Field(2, ge=1)
+    """Processes (recorded)."""
+    shard_size: int = Field(256, ge=1)
+    """Requests per shard, sessions never split (recorded)."""
+
+
+class ReplayConfig(_Section):
+    """A whole config file, defaults filled in."""
+
+    trace: TraceSection = TraceSection()
+    engine: EngineSection = EngineSection()
+    proposer: list[Proposer] = []
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "ReplayConfig":
+        names = [p.name for p in self.proposer]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ValueError(f"two proposers are called {twice[0]!r}: give each a name of its own")
+        return self
+
+
+def load(path: Path) -> ReplayConfig:
+    """Read and check a config file.
+
+    Raises:
+        InputError: no such file, no TOML, unknown key (with the nearest known one), or an impossible value; names
+            file, section, key and value.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such config file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({error.__class__.__name__})") from None
+    try:
+        return parse(tomllib.loads(text), path)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
+    """Check a config given as a dict; `path` names it in errors and anchors relative paths.
+
+    Raises:
+        InputError: as `load`.
+    """
+    sections = {"trace": TraceSection, "run": RunSection}
+    for key in data:
+        if key not in ReplayConfig.model_fields:
+            raise unknown_key(str(path), key, ReplayConfig.model_fields)
+    for section, model in sections.items():
+        for key in data.get(section, {}):
+            if key not in model.model_fields:
+                raise unknown_key(f"{path}: [{section}]", key, model.model_fields)
+    data = dict(data)
+    engine = dict(data.get("engine", {}))
+    if "model" in engine:
+        engine["model"] = _anchored(engine["model"], path)
+    if engine.get("kind", "recorded") == "recorded" and (extra := set(engine) - set(EngineSection.model_fields)):
+        raise unknown_key(f'{path}: [engine] kind = "recorded"', min(extra), EngineSection.model_fields)
+    data["engine"] = engine
+    data["proposer"] = _proposers(data.get("proposer", []), engine, path)
+    try:
+        return ReplayConfig.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        value = "" if first["type"] == "value_error" else f" = {first['input']!r}"
+        message = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{path}: {where}{value}: {message}".replace(": : ", ": ")) from None
+
+
+def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise InputError(f"{path}: proposers are written as [[proposer]] sections")
+    live = engine.get("kind") == "vllm"
+    runner = engine.get("runner", "v1")
+    out = []
+    for i, entry in enumerate(entries):
+        where = f"{path}: proposer {entry.get('name', i + 1)!r}"
+        for key in entry:
+            if key not in ("name", "config"):
+                raise unknown_key(where, key, ("name", "config"))
+        raw = dict(entry.get("config", {}))
+        if "model" in raw and raw.get("method") != "custom_class":
+            raw["model"] = _anchored(raw["model"], path)
+        grid = expand(raw)
+        for settings in grid:
+            full = effective(settings, where)
+            base = entry.get("name")
+            name = default_name(full) if base is None else base if len(grid) == 1 else f"{base} · {default_name(full)}"
+            out.append({"name": name, "config": full, "key": proposer_key(full, runner)})
+    baseline = {"method": "none"}
+    if live and not any(p["config"] == baseline for p in out):
+        out.insert(0, {"name": "none", "config": baseline, "key": proposer_key(baseline, runner)})
+    return out
+
+
+def _anchored(model: Any, path: Path) -> Any:
+    """A folder beside the config file; anything else (an absolute path, a hub name) stays as written."""
+    beside = path.parent / str(model)
+    return str(beside.resolve()) if beside.exists() else model

@@ -1,0 +1,147 @@
+"""A proposer's settings: vLLM's `speculative_config` keys, checked without vLLM, defaults as vLLM 0.32.0 fills them.
+
+Source of names, defaults and limits: vllm/config/speculative.py of 0.32.0. Knows no engine and no file.
+"""
+
+import difflib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+
+from schemas.errors import InputError
+from schemas.models import fingerprint
+
+KEYS = frozenset(
+    """
+    method model num_speculative_tokens enforce_eager draft_tensor_parallel_size tensor_parallel_size quantization
+    moe_backend attention_backend kv_cache_dtype max_model_len revision code_revision index_share_for_mtp_iteration
+    disable_padded_drafter_batch disable_eagle_block_drop use_local_argmax_reduction use_heterogeneous_vocab
+    prompt_lookup_max prompt_lookup_min parallel_drafting num_speculative_tokens_per_batch_size
+    suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
+    suffix_decoding_min_token_prob draft_load_config rejection_sample_method synthetic_acceptance_rates
+    synthetic_acceptance_length enable_adaptive_verification draft_sample_method dspark_draft_topk
+    """.split()
+)
+
+LIST_KEYS = frozenset({"num_speculative_tokens_per_batch_size", "synthetic_acceptance_rates"})
+"""Keys whose value is a list in vLLM itself; for all others a list means a grid."""
+
+# key: (type, smallest, largest); None = no limit.
+_LIMITS: dict[str, tuple[type, float | None, float | None]] = {
+    "num_speculative_tokens": (int, 1, None),
+    "prompt_lookup_min": (int, 1, None),
+    "prompt_lookup_max": (int, 1, None),
+    "suffix_decoding_max_tree_depth": (int, 1, None),
+    "suffix_decoding_max_cached_requests": (int, 0, None),
+    "suffix_decoding_max_spec_factor": (float, 0, None),
+    "suffix_decoding_min_token_prob": (float, 0, 1),
+}
+
+
+def unknown_key(where: str, key: str, known: Iterable[str]) -> InputError:
+    """The error for a key nobody knows, with the nearest known one."""
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
+    return InputError(f"{where}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def effective(config: Mapping, where: str = "proposer") -> dict:
+    """The settings as vLLM will use them: defaults of the method filled in, everything checked.
+
+    >>> effective({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4})["prompt_lookup_min"]
+    4
+
+    Args:
+        config: `speculative_config` keys; empty = no speculation.
+        where: what to call it in errors (file and proposer).
+
+    Raises:
+        InputError: unknown key, wrong type, value out of range, or min above max; names the key and the value.
+    """
+    for key in config:
+        if key not in KEYS:
+            raise unknown_key(where, key, KEYS)
+    if not config:
+        return {"method": "none"}
+    for key, (type_, low, high) in _LIMITS.items():
+        value = config.get(key)
+        if value is None:
+            continue
+        kinds = (int,) if type_ is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise InputError(f"{where}: {key} = {value!r} must be {'a whole number' if type_ is int else 'a number'}")
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise InputError(f"{where}: {key} = {value!r} must be {bounds}")
+    out = dict(config)
+    method = out.get("method") or ("draft_model" if "model" in out else None)
+    if method is None:
+        raise InputError(f'{where}: needs a method (for example method = "ngram")')
+    out["method"] = method
+    if method in ("ngram", "ngram_gpu"):
+        _fill_ngram(out, where)
+    elif method == "suffix":
+        _fill_suffix(out)
+    elif method == "draft_model" and "model" not in out:
+        raise InputError(f'{where}: method = "draft_model" needs model = the folder of the draft model')
+    if "num_speculative_tokens" not in out and method in ("ngram", "ngram_gpu", "draft_model", "custom_class"):
+        raise InputError(f"{where}: needs num_speculative_tokens (how many candidates a round may propose)")
+    return out
+
+
+def _fill_ngram(out: dict, where: str) -> None:
+    low, high = out.get("prompt_lookup_min"), out.get("prompt_lookup_max")
+    if low is None and high is None:
+        low = high = 5  # vLLM 0.32.0: both unset means 5; one unset means equal to the other
+    out["prompt_lookup_min"] = low if low is not None else high
+    out["prompt_lookup_max"] = high if high is not None else low
+    if out["prompt_lookup_min"] > out["prompt_lookup_max"]:
+        raise InputError(
+            f"{where}: prompt_lookup_min = {out['prompt_lookup_min']} is above "
+            f"prompt_lookup_max = {out['prompt_lookup_max']}"
+        )
+
+
+def _fill_suffix(out: dict) -> None:
+    out.setdefault("suffix_decoding_max_tree_depth", 24)
+    out.setdefault("suffix_decoding_max_cached_requests", 10000)
+    out.setdefault("suffix_decoding_max_spec_factor", 1.0)
+    out.setdefault("suffix_decoding_min_token_prob", 0.1)
+    out.setdefault("num_speculative_tokens", out["suffix_decoding_max_tree_depth"])
+
+
+def proposer_key(config: Mapping, runner: str) -> str:
+    """Hash of the effective settings, 12 hex digits: trends are keyed on it, not on the free name.
+
+    A draft model counts by its files, not by where they lie.
+    """
+    settings = dict(config)
+    if "model" in settings:
+        settings["model"] = fingerprint(settings["model"])
+    canonical = json.dumps({"config": settings, "runner": runner}, sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def default_name(config: Mapping) -> str:
+    """A short name from method and the settings that tell proposers apart.
+
+    >>> default_name({"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": 5})
+    'ngram 2-4 k5'
+    """
+    method = config["method"]
+    k = f" k{config['num_speculative_tokens']}" if "num_speculative_tokens" in config else ""
+    if method in ("ngram", "ngram_gpu"):
+        return f"{method} {config['prompt_lookup_min']}-{config['prompt_lookup_max']}{k}"
+    if method == "suffix":
+        return f"suffix d{config['suffix_decoding_max_tree_depth']}{k}"
+    return f"{method}{k}"
+
+
+def expand(config: Mapping) -> list[dict]:
+    """A list value is a grid: every combination, in the order written.
+
+    >>> [c["num_speculative_tokens"] for c in expand({"method": "ngram", "num_speculative_tokens": [3, 5]})]
+    [3, 5]
+    """
+    lists = {k: v for k, v in config.items() if isinstance(v, list) and k not in LIST_KEYS}
+    return [dict(config) | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]

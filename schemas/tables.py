@@ -1,0 +1,129 @@
+"""The tables, declared as data: one Arrow schema each, with what a column means as its metadata.
+
+Words are those of the metrics: D `drafted`, C `accepted`, R `rounds`, S `steps`, E `emitted`, T `output_tokens`.
+Token ids decode to text: whoever may not read the prompts may not read a trace either.
+"""
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+# Code 0 stands for "something was proposed" (NULL in the table); the order is part of the in-memory format only.
+MISS_REASONS = (
+    None,
+    "no_match",  # the proposer looked and found nothing to propose
+    "too_short",  # the history is shorter than the shortest window
+    "length_limit",  # max_model_len leaves no room for a candidate
+    "grammar",  # every candidate was cut by the structured-output grammar
+    "skipped",  # the engine did not ask the proposer, or scheduled only placeholder candidates
+)
+
+NO_GROUP = "(none)"
+"""Tenant or workload of rows that name none: they form one group of their own."""
+
+
+def _table(**columns: tuple[pa.DataType, str, bool]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, type_, nullable=nullable, metadata={"doc": doc})
+            for name, (type_, doc, nullable) in columns.items()
+        ]
+    )
+
+
+def _must(type_: pa.DataType, doc: str) -> tuple[pa.DataType, str, bool]:
+    return type_, doc, False
+
+
+def _may(type_: pa.DataType, doc: str) -> tuple[pa.DataType, str, bool]:
+    return type_, doc, True
+
+
+_name = pa.string()
+_ids = pa.list_(pa.int32())
+
+TRACE = _table(
+    request_id=_must(_name, "unique within the trace"),
+    session_id=_may(_name, "conversation or agent run the request belongs to"),
+    turn=_may(pa.int32(), "position of the generation within its session, from 0"),
+    sample=_must(pa.int32(), "which of n samples of one prompt, from 0"),
+    tenant=_may(_name, "who sent it"),
+    workload=_may(_name, "what kind of request it is"),
+    model=_may(_name, "model that produced the output"),
+    arrival=_may(pa.timestamp("us", tz="UTC"), "when it arrived"),
+    arrival_offset_us=_may(pa.int64(), "microseconds since the first request, where only that is known"),
+    prompt_token_ids=_may(_ids, "prompt as the target saw it; NULL in a trace of lengths"),
+    output_token_ids=_may(_ids, "what the target put out, the end token included; NULL if prompt only"),
+    tail_token_ids=_may(_ids, "what the target would have said past the end; only from `capture`"),
+    prompt_tokens=_must(pa.int32(), "length of the prompt"),
+    output_tokens=_may(pa.int32(), "T, length of the output; NULL if prompt only"),
+    sampling=_may(_name, "JSON with SamplingParams names"),
+    finish_reason=_may(_name, "stop, length, tool_calls, … as recorded"),
+    tokenizer=_may(_name, "fingerprint of the tokenizer that made the ids"),
+    source_file=_may(_name, "file it was read from (name only)"),
+    source_row=_may(pa.int64(), "row or line in that file, from 1"),
+    extra=_may(_name, "JSON of what the source held besides"),
+)
+
+_UNIT = dict(
+    proposer=_must(_name, "free name of the proposer in the config"),
+    concurrency=_must(pa.int32(), "sequences run at once; 1 for recorded replay"),
+)
+
+DECODE_STEPS = _table(
+    **_UNIT,
+    request=_must(pa.int32(), "position of the request in the run, from 0; joins requests"),
+    step=_must(pa.int32(), "decode step of the request, from 1"),
+    drafted=_must(pa.int16(), "candidates scheduled for verification, filler included"),
+    filler=_must(pa.int16(), "placeholder candidates among them, always behind the real ones"),
+    accepted=_may(pa.int16(), "candidates verification accepted, filler included; NULL = never verified"),
+    overrun=_must(pa.int16(), "accepted, correction or bonus tokens cut off by end, stop or length limit"),
+    miss_reason=_may(_name, "why nothing but filler was proposed; NULL when something was"),
+    engine_step=_may(pa.int32(), "engine iteration that verified it; joins engine_steps; NULL for recorded replay"),
+)
+
+REQUESTS = _table(
+    **_UNIT,
+    proposer_key=_must(_name, "hash of the proposer's effective settings"),
+    request=_must(pa.int32(), "position of the request in the run, from 0"),
+    request_id=_must(_name, "as in the trace"),
+    session_id=_may(_name, "as in the trace"),
+    turn=_may(pa.int32(), "as in the trace"),
+    tenant=_must(_name, "as in the trace; (none) where it names none"),
+    workload=_must(_name, "as in the trace; (none) where it names none"),
+    arrival=_may(pa.timestamp("us", tz="UTC"), "as in the trace"),
+    prompt_tokens=_must(pa.int32(), "length of the prompt"),
+    output_tokens=_must(pa.int32(), "T, tokens put out"),
+    steps=_must(pa.int32(), "S, decode steps (verified)"),
+    rounds=_must(pa.int32(), "R, decode steps that proposed at least one real candidate"),
+    drafted=_must(pa.int32(), "D, real candidates"),
+    accepted=_must(pa.int32(), "C, accepted real candidates"),
+    engine_rounds=_must(pa.int32(), "steps with candidates as the engine counts them, filler included"),
+    engine_drafted=_must(pa.int32(), "candidates as the engine counts them, filler included"),
+    engine_accepted=_must(pa.int32(), "accepted as the engine counts them, filler included"),
+    overrun=_must(pa.int32(), "tokens cut off at the end"),
+    unverified=_must(pa.int32(), "steps scheduled but never verified; outside S, R, D, C"),
+    prefill_filler=_must(pa.int32(), "placeholder candidates on the very first iteration"),
+    finish_reason=_may(_name, "why it ended"),
+    prefix_cache_hit_tokens=_may(pa.int32(), "prompt tokens whose KV was reused; live only, outside S, R, D, C"),
+    first_token_us=_may(pa.int64(), "first token after the request was submitted, in µs; live only"),
+    finished_us=_may(pa.int64(), "last token after the request was submitted, in µs; live only"),
+    output_digest=_may(_name, "keyed digest of the output ids, to compare outputs across proposers; live only"),
+)
+
+ENGINE_STEPS = _table(
+    **_UNIT,
+    engine_step=_must(pa.int32(), "engine iteration, from 0"),
+    sequences=_must(pa.int32(), "batch size: sequences scheduled"),
+    prefill_tokens=_must(pa.int32(), "prompt tokens computed"),
+    decode_tokens=_must(pa.int32(), "tokens scheduled for decode steps, candidates included"),
+    draft_tokens=_must(pa.int32(), "candidates among them, filler included"),
+    emitted=_must(pa.int32(), "tokens that decode steps put out"),
+    started_us=_must(pa.int64(), "start since the first iteration of the unit, in µs"),
+    step_us=_must(pa.int32(), "whole iteration: schedule, forward, sample, propose, update"),
+    verify_us=_must(pa.int32(), "target forward and sampling"),
+    draft_us=_must(pa.int32(), "proposing the next candidates"),
+)
+
+RUN_TABLES = {"decode_steps": DECODE_STEPS, "requests": REQUESTS, "engine_steps": ENGINE_STEPS}
+"""The tables a run's shard may hold, by folder name."""
