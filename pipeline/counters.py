@@ -84,7 +84,7 @@ class ServerCounters:
             out.append("nothing was ever proposed: vLLM's own log prints no line at all in this case")
         elif self.positions and self.drafted == self.positions * self.rounds:
             out.append(
-                f"every round proposed exactly {self.positions}: real for draft models, EAGLE and MTP; n-gram under the "
+                f"every round proposed exactly {self.positions}: real for draft models, EAGLE, MTP; n-gram under the "
                 "V2 runner (the default on a GPU) also always sends k, padded with filler, and then coverage, "
                 "acceptance rate and mean acceptance length here are meaningless"
             )
@@ -145,3 +145,27 @@ def read(source: str) -> list[ServerCounters]:
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.__class__.__name__
         raise InputError(f"{source}: cannot be read ({reason})") from None
+
+
+def explain(m: ServerCounters) -> str:
+    """The numbers of one model for people, each with its formula, then what was assumed."""
+
+    def interval(pair: tuple[float, float] | None) -> str:
+        return "n/a" if pair is None else f"{pair[0]:.3f} to {pair[1]:.3f}"
+
+    def ratio(value: float | None) -> str:
+        return "n/a" if value is None else f"{value:.3f}"
+
+    lines = [
+        m.model,
+        f"  coverage                {interval(m.coverage):18} R / S   steps that proposed anything, of all decode",
+        f"  acceptance rate         {ratio(m.acceptance_rate):18} C / D   of the candidates, over those steps only",
+        f"  mean acceptance length  {ratio(m.mean_acceptance_length):18} 1 + C / R, over those steps only",
+        f"  tokens per step         {interval(m.tokens_per_step):18} E / S   what a user gets, misses included",
+    ]
+    if m.steps is not None:
+        lines.append(
+            f"  assumed: V1 rules, S = G - Q - C + overrun with 0 to {m.positions} tokens of overrun per ended request;"
+        )
+        lines.append(f"           G = {m.generated:,}  Q = {m.first_tokens:,}  C = {m.accepted:,}  R = {m.rounds:,}")
+    return "\n".join(lines + [f"  note: {note}" for note in m.notes])

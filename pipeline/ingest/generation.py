@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 
-class RowRefused(Exception):  # noqa: N818  (it refuses a row; the command goes on)
+class RowRefused(Exception):
     """This row cannot be taken: the column at fault and the reason, never the content."""
 
     def __init__(self, column: str, reason: str):

@@ -22,7 +22,7 @@ def tokeniser(folder: Path) -> Callable[[Generation], None]:
     """A function that fills in a generation's `prompt_token_ids` and `output_token_ids` from its messages.
 
     The output is what the model had to say: the answer as the template renders it, up to and with the end token
-    (without it when `finish_reason` is "length"). What the template adds after the end token belongs to the next prompt.
+    (without it when `finish_reason` is "length"). What follows the end token belongs to the next prompt.
 
     Raises:
         InputError: no tokenizer or no chat template in the folder.

@@ -62,7 +62,9 @@ def test_speculation_off():
     assert m.coverage is None and "speculation is off" in m.notes[0]
 
 
-@pytest.mark.parametrize("text", ["", "hello {", "python_gc_objects_collected_total 3.0\n", "vllm:generation_tokens_total NaN\n"])
+@pytest.mark.parametrize(
+    "text", ["", "hello {", "python_gc_objects_collected_total 3.0\n", "vllm:generation_tokens_total NaN\n"]
+)
 def test_what_is_no_metrics_text(text, tmp_path):
     file = tmp_path / "metrics.txt"
     file.write_text(text)

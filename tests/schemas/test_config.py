@@ -1,0 +1,134 @@
+"""The config: defaults as vLLM fills them, and one clear line for everything that cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from schemas.config import load, parse
+from schemas.errors import InputError
+from schemas.speculative import effective, expand, proposer_key
+
+PATH = Path("replay.toml")
+
+
+def parse_proposer(**config):
+    return parse({"proposer": [{"config": config}]}, PATH).proposer[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({}, 5, 5),
+        ({"prompt_lookup_max": 4}, 4, 4),
+        ({"prompt_lookup_min": 3}, 3, 3),
+        ({"prompt_lookup_min": 2, "prompt_lookup_max": 4}, 2, 4),
+    ],
+)
+def test_ngram_defaults_are_vllms(given, low, high):
+    config = parse_proposer(method="ngram", num_speculative_tokens=3, **given).config
+    assert (config["prompt_lookup_min"], config["prompt_lookup_max"]) == (low, high)
+
+
+def test_suffix_defaults_are_vllms():
+    config = parse_proposer(method="suffix").config
+    assert config == {
+        "method": "suffix",
+        "num_speculative_tokens": 24,
+        "suffix_decoding_max_tree_depth": 24,
+        "suffix_decoding_max_cached_requests": 10000,
+        "suffix_decoding_max_spec_factor": 1.0,
+        "suffix_decoding_min_token_prob": 0.1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 5, "prompt_lookup_max": 3}, r"5.*3"),
+        ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 0}, "prompt_lookup_min = 0"),
+        ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens = 0"),
+        ({"method": "ngram", "num_speculative_tokens": -1}, "num_speculative_tokens = -1"),
+        ({"method": "ngram", "num_speculative_tokens": 1.5}, "whole number"),
+        ({"method": "ngram", "num_speculative_tokens": True}, "whole number"),
+        ({"method": "ngram"}, "needs num_speculative_tokens"),
+        ({"method": "suffix", "suffix_decoding_max_cached_requests": -1}, "max_cached_requests = -1"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "min_token_prob = 1.5"),
+        ({"method": "suffix", "sufix_decoding_max_tree_depth": 3}, "did you mean 'suffix_decoding_max_tree_depth'"),
+        ({"method": "draft_model", "num_speculative_tokens": 3}, "needs model"),
+        ({"num_speculative_tokens": 3}, "needs a method"),
+    ],
+)
+def test_impossible_settings_are_refused(config, says):
+    with pytest.raises(InputError, match=says):
+        parse_proposer(**config)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"tracee": {}}, "did you mean 'trace'"),
+        ({"trace": {"nam": "x"}}, "did you mean 'name'"),
+        ({"trace": {"sample": 0}}, r"trace\.sample = 0"),
+        ({"trace": {"max_model_len": "nine"}}, r"trace\.max_model_len"),
+        ({"engine": {"kind": "other"}}, r"engine\.kind = 'other'"),
+        ({"engine": {"dtype": "float32"}}, "unknown key 'dtype'"),
+        ({"run": {"workers": 0}}, r"run\.workers = 0"),
+        ({"proposer": {"config": {}}}, r"\[\[proposer\]\]"),
+        ({"proposer": [{"configs": {}}]}, "did you mean 'config'"),
+        ({"proposer": [{"name": "a", "config": {"method": "suffix"}}] * 2}, "two proposers are called 'a'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(data, says):
+    with pytest.raises(InputError, match=says) as error:
+        parse(data, PATH)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("replay.toml")
+
+
+def test_files(tmp_path):
+    with pytest.raises(InputError, match="no such config file"):
+        load(tmp_path / "none.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[trace\n")
+    with pytest.raises(InputError, match="not valid TOML"):
+        load(bad)
+    bad.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="UTF-8"):
+        load(bad)
+
+
+def test_a_list_is_a_grid():
+    configs = expand({"method": "ngram", "num_speculative_tokens": [3, 5], "prompt_lookup_max": [2, 4]})
+    assert [(c["num_speculative_tokens"], c["prompt_lookup_max"]) for c in configs] == [(3, 2), (3, 4), (5, 2), (5, 4)]
+    proposers = parse(
+        {"proposer": [{"name": "look", "config": {"method": "ngram", "num_speculative_tokens": [3, 5]}}]}, PATH
+    ).proposer
+    assert [p.name for p in proposers] == ["look · ngram 5-5 k3", "look · ngram 5-5 k5"]
+    assert len({p.key for p in proposers}) == 2
+
+
+def test_none_is_always_there_live_and_only_there():
+    live = parse({"engine": {"kind": "vllm"}, "proposer": [{"config": {"method": "suffix"}}]}, PATH)
+    assert [p.method for p in live.proposer] == ["none", "suffix"]
+    assert [p.method for p in parse({"proposer": [{"config": {"method": "suffix"}}]}, PATH).proposer] == ["suffix"]
+
+
+def test_relative_models_are_anchored_at_the_config(tmp_path):
+    (tmp_path / "draft").mkdir()
+    config = {"method": "draft_model", "num_speculative_tokens": 2}
+    path = tmp_path / "replay.toml"
+    found = parse({"proposer": [{"config": {**config, "model": "draft"}}]}, path).proposer[0]
+    assert found.config["model"] == str(tmp_path / "draft")
+    hub = parse({"proposer": [{"config": {**config, "model": "org/name"}}]}, path).proposer[0]
+    assert hub.config["model"] == "org/name"
+
+
+def test_the_key_is_of_the_settings_not_the_place(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"hidden_size": 8}')
+    base = {"method": "draft_model", "num_speculative_tokens": 2}
+    keys = {proposer_key(effective({**base, "model": str(tmp_path / n)}), "v1") for n in ("a", "b")}
+    assert len(keys) == 1
+    (tmp_path / "b" / "config.json").write_text('{"hidden_size": 9}')
+    assert proposer_key(effective({**base, "model": str(tmp_path / "b")}), "v1") not in keys
