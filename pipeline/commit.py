@@ -1,0 +1,266 @@
+"""Files that survive a kill: temporary name, sync, rename, and objects that are created only if absent.
+
+A reader sees a file whole or not at all. Parquet bytes depend on the rows alone, so that a run that was killed and
+resumed is byte-equal to one that was not. Knows folders and bytes, not runs, traces or shards.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import secrets
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore
+
+from schemas.errors import EnvironmentProblem, InputError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXT = re.compile(r"no space left|disk quota exceeded|file too large", re.IGNORECASE)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class DiskFullError(EnvironmentProblem):
+    """No room for another byte: whatever comes next would fail too."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A Parquet file under its final name. `sha256` is that of the whole file, in hex."""
+
+    path: Path
+    sha256: str
+    rows: int
+
+
+def safe_name(kind: str, name: str) -> str:
+    """The name, if it can be part of a path on any disk or object store.
+
+    Raises:
+        InputError: empty, or something besides ASCII letters, digits, dot, dash and underscore.
+    """
+    if not _SAFE.fullmatch(name):
+        raise InputError(f"{kind} {name!r}: use letters, digits, '.', '-' and '_', starting with a letter or digit")
+    return name
+
+
+@contextmanager
+def disk_errors(target: Path) -> Generator[None]:
+    """Turn what a full or refusing disk makes of a write into one line.
+
+    Raises:
+        DiskFullError: no space, quota reached, or file size limit, however the library words it.
+        EnvironmentProblem: not allowed, read-only, or an I/O error.
+    """
+    try:
+        yield
+    except (OSError, BaseError) as error:
+        number = getattr(error, "errno", None)
+        if number in _FULL or _FULL_TEXT.search(str(error)):
+            raise DiskFullError(
+                f"no space left on disk while writing {target}; free some and run the same command again"
+            ) from None
+        if number in _REFUSED or isinstance(error, obstore.exceptions.PermissionDeniedError):
+            raise EnvironmentProblem(f"{target}: cannot be written ({os.strerror(number or errno.EACCES)})") from None
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` and its parents, each durable in its own parent."""
+    missing = [folder]
+    while not missing[-1].exists() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for new in reversed(missing[:-1]):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def to_json(document: Any) -> bytes:
+    """The one spelling of a document: keys sorted, so that equal documents are equal bytes."""
+    return (json.dumps(document, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def read_json(path: Path) -> Any | None:
+    """The document, or None where there is none or a power loss tore it (an empty or cut file)."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def create_json(root: Path, name: str, document: Any) -> Any | None:
+    """Create `root/name` unless it exists, and make it durable.
+
+    Returns None when this call created it, else the document that was there first. A torn object counts as absent.
+
+    Raises:
+        EnvironmentProblem: the disk is full or refuses.
+    """
+    target = root / name
+    with disk_errors(target):
+        make_folder(target.parent)
+        if not _put_new(root, name, document):
+            first = read_json(target)
+            if first is not None:
+                return first
+            with filelock.FileLock(root / ".repair.lock"):
+                first = read_json(target)  # another process may have mended it meanwhile
+                if first is not None:
+                    return first
+                target.unlink(missing_ok=True)
+                if not _put_new(root, name, document):
+                    return read_json(target)
+        _sync(target)
+    return None
+
+
+def replace_json(root: Path, name: str, document: Any) -> None:
+    """Write `root/name`, whole or not at all, over what was there.
+
+    Raises:
+        EnvironmentProblem: the disk is full or refuses.
+    """
+    target = root / name
+    with disk_errors(target), _temporary(target.parent, target.name) as (fd, temporary):
+        _write_all(fd, to_json(document))
+        os.fsync(fd)
+        temporary.replace(target)
+        sync_folder(target.parent)
+
+
+def write_parquet(folder: Path, stem: str, groups: Iterable[pa.Table], schema: pa.Schema, delta: set[str]) -> Written:
+    """Write `folder/<stem>-<sha>.parquet`, one row group per table of `groups`.
+
+    Columns in `delta` are delta-encoded, all others by dictionary; zstd level 3. The bytes depend on rows and row
+    groups alone (and on the pyarrow version, which Parquet files name).
+
+    Raises:
+        EnvironmentProblem: the disk is full or refuses; the temporary file is gone.
+    """
+    rows = 0
+    with disk_errors(folder), _temporary(folder, stem) as (fd, temporary):
+        sink = _Sink(fd)
+        with pq.ParquetWriter(
+            sink,
+            schema,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=[_leaf(field) for field in schema if field.name not in delta],
+            column_encoding=dict.fromkeys(sorted(delta), "DELTA_BINARY_PACKED") or None,
+            store_schema=False,  # our own schema is in the code; a copy in each file would outweigh small shards
+        ) as writer:
+            for group in groups:
+                rows += group.num_rows
+                # One chunk per column: page boundaries would follow the chunks otherwise.
+                writer.write_table(group.cast(schema).combine_chunks(), row_group_size=max(group.num_rows, 1))
+        os.fsync(fd)
+        sha256 = sink.digest.hexdigest()
+        target = folder / f"{stem}-{sha256[:16]}.parquet"
+        temporary.replace(target)
+        sync_folder(folder)
+    return Written(target, sha256, rows)
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files of processes that are gone. Call it under the lock of whoever writes there."""
+    for temporary in folder.glob(".*.tmp"):
+        pid = temporary.name.split(".")[-3]
+        if not (pid.isdigit() and _alive(int(pid))):
+            temporary.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # a number used again: whoever wrote this under our number is gone
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _leaf(field: pa.Field) -> str:
+    return f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
+
+
+@contextmanager
+def _temporary(folder: Path, stem: str) -> Generator[tuple[int, Path]]:
+    make_folder(folder)
+    path = folder / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        yield fd, path
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _put_new(root: Path, name: str, document: Any) -> bool:
+    try:
+        obstore.put(LocalStore(root), name, to_json(document), mode="create")
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+def _sync(target: Path) -> None:
+    # obstore writes without fsync
+    fd = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_folder(target.parent)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class _Sink(io.RawIOBase):
+    """What pyarrow writes to: hashes while it writes. (By path, pyarrow would leave no place to hash or to sync.)"""
+
+    def __init__(self, fd: int):
+        super().__init__()
+        self._fd, self._position = fd, 0
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        _write_all(self._fd, view)
+        self.digest.update(view)
+        self._position += view.nbytes
+        return view.nbytes

@@ -1,0 +1,269 @@
+"""The warehouse: a folder of immutable files, and commit objects that say which of them count.
+
+Readers see only what a commit object names. Data files come first (synced, renamed), the commit object last, created
+only if absent: whoever commits a shard first wins, killed or not. Knows files and schemas, no proposer and no SQL.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from pipeline import commit, tracefiles
+from pipeline.tracefiles import TraceInfo
+from schemas.errors import InputError, LockedError
+from schemas.tables import RUN_TABLES, SCHEMA_VERSION
+
+_ORDER = ("proposer", "concurrency", "workload", "session_id", "request", "step", "engine_step")
+_DELTA = {"request", "step", "engine_step"}
+_GROUP_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run: what was planned (`plan.json`) and what came of it (`done.json`, None while unfinished)."""
+
+    run: str
+    plan: dict
+    done: dict | None
+
+    @property
+    def status(self) -> str:
+        """complete, failed or unfinished."""
+        return self.done["status"] if self.done else "unfinished"
+
+
+class Warehouse:
+    """A warehouse at a folder; the folder is made by the first write."""
+
+    def __init__(self, root: str | Path):
+        """Name the folder; nothing is read or made yet.
+
+        Raises:
+            InputError: the root is a URL (object stores are not supported yet).
+        """
+        if "://" in str(root):
+            raise InputError(f"{root}: object stores are not supported yet; give a folder")
+        self.root = Path(root).expanduser().absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise InputError(f"{self.root}: a warehouse is a folder, this is a file")
+
+    def __repr__(self) -> str:
+        return f"Warehouse({str(self.root)!r})"
+
+    # Shards of runs
+
+    def commit_shard(self, run: str, shard: str, tables: Mapping[str, pa.Table], facts: Mapping | None = None) -> bool:
+        """Write a shard's tables and commit them together.
+
+        Args:
+            run: name of the run (letters, digits, dot, dash, underscore).
+            shard: name of the shard, likewise.
+            tables: by name in `schemas.tables.RUN_TABLES`; an empty table makes no file.
+            facts: small JSON that is committed with the shard (reconciliation, engine).
+
+        Returns:
+            False when someone else had committed the shard: theirs stays, ours is removed.
+
+        Raises:
+            EnvironmentProblem: the disk is full or refuses; nothing is committed.
+        """
+        commit.safe_name("run", run)
+        commit.safe_name("shard", shard)
+        files: list[dict] = []
+        for name, table in _sorted(tables).items():
+            groups = (table.slice(i, _GROUP_ROWS) for i in range(0, table.num_rows, _GROUP_ROWS))
+            delta = _DELTA & set(table.column_names)
+            written = commit.write_parquet(self.root / name / f"run={run}", shard, groups, RUN_TABLES[name], delta)
+            path = str(written.path.relative_to(self.root))
+            files.append({"table": name, "path": path, "sha256": written.sha256, "rows": written.rows})
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "run": run,
+            "shard": shard,
+            "files": files,
+            "facts": dict(facts or {}),
+        }
+        theirs = commit.create_json(self.root, f"_commits/run={run}/{shard}.json", document)
+        if theirs is None:
+            return True
+        kept = {file["path"] for file in theirs["files"]}
+        for file in files:
+            if file["path"] not in kept:  # equal content has an equal name, and is theirs as well
+                (self.root / file["path"]).unlink(missing_ok=True)
+        return False
+
+    def committed(self, run: str) -> dict[str, dict]:
+        """Commit objects of a run by shard name, in order of name: {schema_version, run, shard, files, facts}."""
+        self._must_exist()
+        folder = self.root / "_commits" / f"run={run}"
+        documents = ((path.stem, commit.read_json(path)) for path in sorted(folder.glob("*.json")))
+        return {shard: document for shard, document in documents if document is not None}
+
+    def files(self, table: str, runs: Sequence[str] | None = None) -> list[str]:
+        """Paths of the committed files of a run table, in order of run and shard.
+
+        A finished run is read through its done.json alone, an unfinished one through its commit objects.
+
+        Args:
+            table: decode_steps, requests or engine_steps.
+            runs: names; None = all.
+        """
+        self._must_exist()
+        if runs is None:
+            folders = [*self.root.glob("runs/*/"), *self.root.glob("_commits/run=*/")]
+            runs = sorted({folder.name.removeprefix("run=") for folder in folders})
+        paths = []
+        for run in runs:
+            done = commit.read_json(self.root / "runs" / run / "done.json")
+            shards = done["shards"] if done else self.committed(run)
+            paths += [file["path"] for shard in shards.values() for file in shard["files"] if file["table"] == table]
+        return [str(self.root / path) for path in paths]
+
+    # Runs
+
+    def write_plan(self, run: str, plan: Mapping) -> dict:
+        """Create the run's plan.json if absent; returns the plan that holds (the first one written)."""
+        commit.safe_name("run", run)
+        return commit.create_json(self.root, f"runs/{run}/plan.json", plan) or dict(plan)
+
+    def write_done(self, run: str, done: Mapping) -> None:
+        """Write the run's done.json, the last file of a run.
+
+        It must hold status ("complete" or "failed") and shards (as `committed` gives them): a finished run opens with
+        this one read.
+        """
+        commit.safe_name("run", run)
+        commit.replace_json(self.root, f"runs/{run}/done.json", done)
+
+    def run(self, run: str) -> RunRecord:
+        """One run.
+
+        Raises:
+            InputError: no such run; names the latest ones.
+        """
+        self._must_exist()
+        record = self._record(run)
+        if record is None:
+            latest = ", ".join(record.run for record in self.runs()[-5:])
+            raise InputError(f"no run {run!r} in {self.root}; {f'the latest are: {latest}' if latest else 'none yet'}")
+        return record
+
+    def runs(self) -> list[RunRecord]:
+        """All runs, oldest first (by the plan's `started`, then name)."""
+        self._must_exist()
+        records = (self._record(path.parent.name) for path in self.root.glob("runs/*/plan.json"))
+        found = [record for record in records if record is not None]
+        return sorted(found, key=lambda record: (record.plan.get("started", ""), record.run))
+
+    def _record(self, run: str) -> RunRecord | None:
+        folder = self.root / "runs" / run
+        plan = commit.read_json(folder / "plan.json")
+        return None if plan is None else RunRecord(run, plan, commit.read_json(folder / "done.json"))
+
+    def sweep_run(self, run: str) -> None:
+        """Remove temporary files that killed processes left in the run. Call it under the run's lock."""
+        for folder in [*(self.root / table / f"run={run}" for table in RUN_TABLES), self.root / "runs" / run]:
+            commit.sweep(folder)
+
+    # Locks
+
+    @contextmanager
+    def lock(self, name: str) -> Generator[None]:
+        """Hold `name` (a run or trace) alone; the kernel frees it when the process ends, however it ends.
+
+        Raises:
+            LockedError: another process holds it; says which.
+        """
+        folder = self.root / ".locks"
+        with commit.disk_errors(folder):
+            commit.make_folder(folder)
+        lock = filelock.FileLock(folder / f"{commit.safe_name('lock', name)}.lock")
+        owner = folder / f"{name}.owner"
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            raise LockedError(f"{name} is in use by {_owner(owner)}; run the command again when it is done") from None
+        try:
+            with contextlib.suppress(OSError):  # who holds it is a courtesy, not needed on a full disk
+                owner.write_text(json.dumps({"pid": os.getpid(), "command": Path(sys.argv[0]).name}), "utf-8")
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+    # Traces
+
+    def write_trace(self, name: str, batches: Iterable[pa.Table]) -> TraceInfo:
+        """Commit canonical rows under `name`; the same rows again are a no-op. See `tracefiles.write`.
+
+        Raises:
+            InputError: other rows under that name, a request id twice, a needed value NULL, or no rows.
+            LockedError: another process writes this trace.
+            EnvironmentProblem: the disk is full or refuses.
+        """
+        with self.lock(f"trace-{commit.safe_name('trace', name)}"):
+            return tracefiles.write(self.root, name, batches)
+
+    def trace(self, name: str) -> TraceInfo:
+        """What is known of a trace without opening its files.
+
+        Raises:
+            InputError: no such trace; lists those that exist.
+        """
+        self._must_exist()
+        return tracefiles.info(self.root, name)
+
+    def traces(self) -> list[TraceInfo]:
+        """All traces, by name."""
+        self._must_exist()
+        return tracefiles.infos(self.root)
+
+    def read_trace(
+        self, name: str, columns: Sequence[str] | None = None, rows: Sequence[int] | np.ndarray | None = None
+    ) -> pa.Table:
+        """Rows of a trace, all or those at the positions `rows`, in that order. See `tracefiles.read`.
+
+        Raises:
+            InputError: no such trace, or a file of it is missing or damaged.
+        """
+        self._must_exist()
+        return tracefiles.read(self.root, name, columns, rows)
+
+    def _must_exist(self) -> None:
+        if not self.root.is_dir():
+            raise InputError(f"no warehouse at {self.root}: ingest a trace first, or give --warehouse")
+
+
+def _sorted(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The non-empty tables in their schemas, rows by proposer, workload, session, request and step.
+
+    Neighbours alike compress best. Decode steps take workload and session from the shard's requests.
+    """
+    typed = {name: table.select(RUN_TABLES[name].names).cast(RUN_TABLES[name]) for name, table in tables.items()}
+    out = {}
+    for name in sorted(typed):
+        table = typed[name]
+        if not table.num_rows:
+            continue
+        if name == "decode_steps" and "requests" in typed:
+            keys = typed["requests"].select(["proposer", "concurrency", "request", "workload", "session_id"])
+            table = table.join(keys, keys=["proposer", "concurrency", "request"], join_type="left outer")
+        by = [(column, "ascending") for column in _ORDER if column in table.column_names]
+        if name == "decode_steps":
+            by.remove(("engine_step", "ascending"))
+        out[name] = table.sort_by(by).select(RUN_TABLES[name].names).cast(RUN_TABLES[name])
+    return out
+
+
+def _owner(path: Path) -> str:
+    owner = commit.read_json(path)
+    return f"process {owner['pid']} ({owner['command']})" if owner else "another process"
