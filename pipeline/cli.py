@@ -58,9 +58,9 @@ def ingest(
     report = run_ingest(sources, Warehouse(warehouse), trace, tokenizer=tokenizer, strict=strict)
     assert report.trace is not None
     if as_json:
-        _print_json({"trace": trace, "requests": report.trace.rows, "refused": report.refused})
+        _print_json({"trace": trace, "requests": report.trace.requests, "refused": report.refused})
         return
-    print(f"trace {trace}: {report.trace.rows} requests from {report.rows} rows", file=sys.stderr)
+    print(f"trace {trace}: {report.trace.requests} requests from {report.rows} rows", file=sys.stderr)
     for row in report.refused[:5]:
         print(f"  refused {row['file']} row {row['row']}: {row['column']}: {row['reason']}", file=sys.stderr)
     if len(report.refused) > 5:
@@ -84,7 +84,7 @@ def capture(
 
     with bars() as progress:
         info = run_capture(load(config), Warehouse(warehouse), trace, progress=progress)
-    print(f"trace {trace}: {info.rows} requests captured", file=sys.stderr)
+    print(f"trace {trace}: {info.requests} requests captured", file=sys.stderr)
 
 
 @app.command()
