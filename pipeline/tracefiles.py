@@ -25,18 +25,18 @@ PART_GROUPS = 64
 
 @dataclass(frozen=True)
 class TraceInfo:
-    """What the commit object of a trace says. Counts are rows, `…_tokens` are sums of lengths."""
+    """What the commit object of a trace says. `…_tokens` are sums of lengths."""
 
     name: str
     fingerprint: str
     """Hash over the rows' content and order, whatever files hold them."""
-    rows: int
+    requests: int
     with_prompts: int
-    """Rows that hold prompt ids."""
+    """Requests that hold prompt ids."""
     with_outputs: int
-    """Rows that hold output ids."""
+    """Requests that hold output ids."""
     with_tails: int
-    """Rows that hold what the target would have said past the end."""
+    """Requests that hold what the target would have said past the end."""
     prompt_tokens: int
     output_tokens: int
     files: tuple[dict, ...]
@@ -79,7 +79,8 @@ def write(root: Path, name: str, batches: Iterable[pa.Table]) -> TraceInfo:
     _drop(root, files, there)
     if there["fingerprint"] != info.fingerprint:
         raise InputError(
-            f"trace {name} exists with other rows ({there['rows']}, not these {info.rows}): take another name"
+            f"trace {name} exists with other content ({there['requests']} requests; these are {info.requests}): "
+            "take another name"
         )
     return _info(there)
 
@@ -199,7 +200,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(
-            ("rows", "with_prompts", "with_outputs", "with_tails", "prompt_tokens", "output_tokens"), 0
+            ("requests", "with_prompts", "with_outputs", "with_tails", "prompt_tokens", "output_tokens"), 0
         )
         self._hashes = {field.name: [hashlib.sha256() for _ in range(3)] for field in TRACE}
         self._seen: set[str] = set()
@@ -225,7 +226,7 @@ class _Tally:
             if request_id in self._seen:
                 raise InputError(f"request id {request_id!r} comes twice: ids must be unique within a trace")
             self._seen.add(request_id)
-        self.counts["rows"] += group.num_rows
+        self.counts["requests"] += group.num_rows
         for key, column in (("with_prompts", "prompt"), ("with_outputs", "output"), ("with_tails", "tail")):
             ids = group.column(f"{column}_token_ids")
             self.counts[key] += len(ids) - ids.null_count
