@@ -1,0 +1,99 @@
+"""The command as a shell sees it: exit codes, one line on stderr, data on stdout."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def specreplay(*args, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", *map(str, args)], capture_output=True, text=True, cwd=cwd, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory):
+    """A warehouse with a small token-id trace and one recorded n-gram run."""
+    folder = tmp_path_factory.mktemp("cli")
+    rows = [
+        {
+            "request_id": f"r{i}",
+            "prompt_token_ids": [1, 2, 3, 4, 5, i],
+            "output_token_ids": [1, 2, 3, 4, 5, 6, 7, i],
+            "arrival": f"2026-11-2{3 + i % 2}T10:00:0{i}Z",
+            "workload": "copy",
+            "tenant": "acme" if i % 2 else None,
+        }
+        for i in range(6)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (folder / "replay.toml").write_text(
+        '[trace]\nname = "t"\n[[proposer]]\n'
+        'config = { method = "ngram", num_speculative_tokens = 3, prompt_lookup_min = 2, prompt_lookup_max = 3 }\n'
+    )
+    house = folder / "house"
+    done = specreplay("ingest", folder / "rows.jsonl", "--trace", "t", "--warehouse", house)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_replay_report_and_sql(warehouse):
+    house = ("--warehouse", warehouse / "house")
+    first = specreplay("replay", warehouse / "replay.toml", "--json", *house)
+    assert first.returncode == 0, first.stderr
+    result = json.loads(first.stdout.splitlines()[-1])
+    again = specreplay("replay", warehouse / "replay.toml", "--json", *house)
+    assert again.returncode == 0 and json.loads(again.stdout.splitlines()[-1]) == result
+    report = specreplay("report", "--format", "csv", *house)
+    assert report.returncode == 0 and "coverage" in report.stdout.splitlines()[0]
+    rows = specreplay("sql", "SELECT requests, steps, rounds FROM proposer_summary", "--format", "json", *house)
+    assert rows.returncode == 0, rows.stderr
+    assert json.loads(rows.stdout)[0]["requests"] == 6
+    one = specreplay("nightly", warehouse / "replay.toml", "--date", "2026-11-23", "--json", *house)
+    assert one.returncode == 0, one.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("replay", "none.toml"), 2, "no such config file"),
+        (("report", "no-such-run"), 2, "no-such-run"),
+        (("report", "--format", "xml"), 2, "xml"),
+        (("sql", "SELEC 1"), 2, "SELEC"),
+        (("sql", "SELECT * FROM nowhere"), 2, "nowhere"),
+        (("sql",), 2, "give a statement"),
+        (("ingest", "none.jsonl", "--trace", "x"), 2, "none.jsonl"),
+        (("nightly", "{dir}/replay.toml", "--date", "yesterday"), 2, "yesterday"),
+        (("nightly", "{dir}/replay.toml", "--date", "2020-01-01"), 2, "2020-01-01"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_a_code(warehouse, args, code, says):
+    done = specreplay(*(a.replace("{dir}", str(warehouse)) for a in args), "--warehouse", warehouse / "house")
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_counters_need_no_warehouse(tmp_path):
+    done = specreplay("counters", tmp_path / "none.txt")
+    assert done.returncode == 2 and "no such file" in done.stderr
+
+
+def test_a_warehouse_that_is_none(tmp_path):
+    done = specreplay("report", "--warehouse", tmp_path / "nowhere")
+    assert done.returncode == 2 and "nowhere" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_doctor_and_help():
+    done = specreplay("doctor", "--json")
+    assert done.returncode == 0 and {f["subject"] for f in json.loads(done.stdout)} >= {"python", "vllm", "gpu"}
+    assert specreplay("--help").returncode == 0
+    assert specreplay("no-such-command").returncode == 2
