@@ -1,0 +1,113 @@
+"""Recorded replay: walk a proposer along recorded token ids, without a target model.
+
+Knows which proposers there are and which input they cannot take; knows no file, warehouse or command. A proposer is
+added by one file and one line in `METHODS`.
+
+>>> from replay.requests import Requests
+>>> requests = Requests.from_lists(prompts=[[5, 6, 7, 8, 5]], outputs=[[6, 7, 8, 9, 5]])
+>>> log = replay_recorded(requests, {"method": "ngram", "prompt_lookup_max": 2, "num_speculative_tokens": 2})
+>>> {name: int(log.counts()[name][0]) for name in ("steps", "rounds", "drafted", "accepted")}
+{'steps': 2, 'rounds': 1, 'drafted': 2, 'accepted': 2}
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+import numpy as np
+import pyarrow as pa
+
+from replay.recorded.walk import NO_LIMIT, Limits
+from replay.requests import Requests
+from replay.steps import StepLog
+from schemas.errors import InputError
+from schemas.speculative import effective
+
+METHODS = {
+    "none": "replay.recorded.walk:replay_none",
+    "ngram": "replay.recorded.ngram:replay_ngram",
+    "suffix": "replay.recorded.suffix:replay_suffix",
+}
+"""vLLM's method: where its replay lives, imported when used, so that n-gram needs no torch and live runs no numba."""
+
+MAX_CANDIDATES = 2**15 - 1
+"""A step's counts are int16."""
+
+
+def replay_recorded(
+    requests: Requests,
+    config: Mapping,
+    *,
+    runner: str = "v1",
+    max_model_len: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> StepLog:
+    """Every decode step of every request, as the V1 runner would take them one sequence at a time.
+
+    Args:
+        requests: with recorded outputs, in serving order (it matters for suffix). A recorded output of no tokens
+            has no steps.
+        config: vLLM's `speculative_config`; `{}` or method "none" proposes nothing.
+        runner: whose rules hold; only "v1".
+        max_model_len: limit of prompt + output, in tokens; None = the target has none.
+        progress: called with how many more requests are done.
+
+    Raises:
+        InputError: a setting or a request that recorded replay cannot take, named, before anything is computed.
+        EnvironmentProblem: a package that the method needs is not installed.
+    """
+    config = effective(config)
+    method = config["method"]
+    check(config, runner)
+    _check_requests(requests, max_model_len)
+    limit = NO_LIMIT if max_model_len is None else max_model_len
+    module, function = METHODS[method].split(":")
+    return getattr(import_module(module), function)(requests, config, Limits(limit, limit), progress)
+
+
+def check(config: Mapping, runner: str = "v1") -> None:
+    """Refuse effective settings that a walk along recorded ids cannot follow.
+
+    Raises:
+        InputError: names the setting and why.
+    """
+    method = config["method"]
+    if method not in METHODS:
+        raise InputError(f"recorded replay has no method {method!r}; it has {', '.join(METHODS)}")
+    if runner != "v1" and method == "ngram":
+        raise InputError(f"runner = {runner!r}: the n-gram rule of that runner is not available yet; use runner = 'v1'")
+    if config.get("rejection_sample_method") == "synthetic":
+        raise InputError(
+            'rejection_sample_method = "synthetic" accepts by chance, not by the record: needs kind = "vllm"'
+        )
+    if config.get("num_speculative_tokens_per_batch_size") is not None:
+        raise InputError(
+            'num_speculative_tokens_per_batch_size depends on how requests are batched: needs kind = "vllm"'
+        )
+    if config.get("num_speculative_tokens", 0) > MAX_CANDIDATES:
+        raise InputError(f"num_speculative_tokens = {config['num_speculative_tokens']} is above {MAX_CANDIDATES}")
+
+
+def _check_requests(requests: Requests, max_model_len: int | None) -> None:
+    lengths = requests.prompts.lengths, requests.outputs.lengths
+    said = [requests.meta.column(name) for name in ("prompt_tokens", "output_tokens")]
+
+    def name(at: np.ndarray) -> str:
+        first = requests.meta.column("request_id")[int(at[0])].as_py()
+        return f"request {first!r}" + (f" (and {len(at) - 1} more)" if len(at) > 1 else "")
+
+    if len(missing := np.flatnonzero(said[1].is_null().to_numpy())):
+        raise InputError(
+            f"{name(missing)} has no recorded output: recorded replay walks along one; "
+            'record it with `specreplay capture`, or replay with kind = "vllm"'
+        )
+    for kind, length, column in zip(("prompt", "output"), lengths, said, strict=True):
+        expected = column.cast(pa.int64()).to_numpy()
+        if len(wrong := np.flatnonzero(expected != length)):
+            i = wrong[0]
+            raise InputError(f"{name(wrong)} says {expected[i]} {kind} tokens but holds {length[i]} token ids")
+    if max_model_len is not None and len(over := np.flatnonzero(lengths[0] + lengths[1] > max_model_len)):
+        total = lengths[0][over[0]] + lengths[1][over[0]]
+        raise InputError(
+            f"{name(over)} has {total} prompt + output tokens, more than max_model_len = {max_model_len}: "
+            "raise it or leave such requests out"
+        )
