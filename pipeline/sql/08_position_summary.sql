@@ -1,0 +1,41 @@
+-- One row per run, proposer, workload and position i (from 1) within a draft, up to the proposer's longest draft in
+-- the run, so that counts may be added up over workloads. Rounds and real candidates only.
+--
+-- rounds           R, verification rounds (the same at every position)
+-- drafted_at       rounds that proposed at least i candidates
+-- reached          rounds that proposed at least i candidates and accepted at least i - 1
+-- accepted_at      rounds that accepted at least i candidates
+-- unconditional    accepted_at / rounds: how often do all of the first i go through? NULL when R = 0
+-- attempted        accepted_at / drafted_at: the same over rounds that proposed that far; NULL when none did
+-- conditional      accepted_at / reached: if the ones before passed, does i pass? NULL when none came that far
+CREATE VIEW position_summary AS
+WITH histogram AS (
+    SELECT run, proposer, workload, drafted, accepted, steps AS rounds
+    FROM step_histogram
+    WHERE drafted > 0
+),
+positions AS (
+    SELECT run, proposer, unnest(range(1, max(drafted) + 1))::integer AS position
+    FROM histogram
+    GROUP BY run, proposer
+),
+counts AS (
+    SELECT
+        run,
+        proposer,
+        workload,
+        position,
+        sum(rounds)::bigint AS rounds,
+        coalesce(sum(rounds) FILTER (drafted >= position), 0)::bigint AS drafted_at,
+        coalesce(sum(rounds) FILTER (drafted >= position AND accepted >= position - 1), 0)::bigint AS reached,
+        coalesce(sum(rounds) FILTER (accepted >= position), 0)::bigint AS accepted_at
+    FROM histogram
+    JOIN positions USING (run, proposer)
+    GROUP BY run, proposer, workload, position
+)
+SELECT
+    *,
+    accepted_at::double / nullif(rounds, 0) AS unconditional,
+    accepted_at::double / nullif(drafted_at, 0) AS attempted,
+    accepted_at::double / nullif(reached, 0) AS conditional
+FROM counts;

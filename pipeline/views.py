@@ -1,0 +1,136 @@
+"""Opens the SQL views over the committed files of a warehouse, read-only, in DuckDB without a database file.
+
+Knows how a file becomes a relation (`files.<table>`, typed, with the run taken from the path as text); what a view
+means stands in `sql/NN_name.sql`. Computes no number itself.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files as package_files
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.warehouse import Warehouse
+from schemas.errors import InputError
+from schemas.speculative import proposer_key
+from schemas.tables import RUN_TABLES
+
+_SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
+}
+# The whole name between `run=` and the next slash, as written: hive partitioning would decode % and guess types.
+_RUN_OF_PATH = r"regexp_extract(filename, '/run=([^/]*)/[^/]*$', 1)"
+
+
+def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> duckdb.DuckDBPyConnection:
+    """The views over what is committed now, in a connection that can read these files and nothing else.
+
+    Take a `cursor()` per thread or query. Files committed later are not seen: connect again.
+
+    Args:
+        warehouse: where the files lie.
+        runs: only these runs; None = all.
+
+    Raises:
+        InputError: a committed file is missing or no Parquet; one line that names it.
+    """
+    con = duckdb.connect(":memory:")
+    try:
+        con.execute(init_sql(warehouse, runs))
+        allowed = [path for table in RUN_TABLES for path in warehouse.files(table, runs)]
+        con.execute(f"SET allowed_paths = [{', '.join(map(_quoted, allowed))}]")
+        con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+    except duckdb.Error as error:
+        con.close()
+        raise InputError(f"the warehouse cannot be opened: {_one_line(error)}") from None
+    return con
+
+
+def query(con: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence | None = None) -> pa.Table:
+    """The rows of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, VALUES).
+
+    Raises:
+        InputError: the SQL is wrong, is not one statement, or would write; one line.
+    """
+    try:
+        statements = con.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            # COPY could write over the very files that the views may read
+            raise InputError("one SELECT statement is needed: the warehouse is read-only")
+        cursor = con.cursor()
+        relation = cursor.sql(sql, params=list(parameters)) if parameters else cursor.sql(sql)
+        return relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise InputError(f"SQL: {_one_line(error)}") from None
+
+
+def init_sql(warehouse: Warehouse, runs: Sequence[str] | None = None) -> str:
+    """Statements that give the same views to a plain local `duckdb`: a snapshot of what is committed now.
+
+    The paths in them are absolute; files committed later are not seen.
+    """
+    parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;"]
+    parts += [_file_view(name, schema, warehouse.files(name, runs)) for name, schema in RUN_TABLES.items()]
+    parts += [_runs_table(warehouse, runs), _baseline_keys()]
+    folder = package_files("pipeline.sql")
+    parts += [
+        file.read_text("utf-8")
+        for file in sorted(folder.iterdir(), key=lambda f: f.name)
+        if re.fullmatch(r"\d\d_\w+\.sql", file.name)
+    ]
+    return "\n".join(part.strip() for part in parts) + "\n"
+
+
+def _file_view(name: str, schema: pa.Schema, paths: Sequence[str]) -> str:
+    """A relation with the schema's columns and `run`; empty and typed where no file is committed yet."""
+    if paths:
+        columns = ", ".join(f'"{field.name}"' for field in schema)
+        listed = ",\n    ".join(map(_quoted, paths))
+        source = (
+            f"SELECT {_RUN_OF_PATH} AS run, {columns}\n"
+            f"FROM read_parquet([\n    {listed}\n], filename = true, hive_partitioning = false)"
+        )
+    else:
+        columns = ", ".join(f'NULL::{_SQL_TYPES[field.type]} AS "{field.name}"' for field in schema)
+        source = f"SELECT NULL::VARCHAR AS run, {columns} WHERE false"
+    return f"CREATE VIEW files.{name} AS {source};"
+
+
+def _runs_table(warehouse: Warehouse, runs: Sequence[str] | None) -> str:
+    rows = [
+        f"({_quoted(record.run)}, {_json(record.plan)}, {_json(_without_shards(record.done))})"
+        for record in warehouse.runs()
+        if runs is None or record.run in runs
+    ]
+    values = f"VALUES {', '.join(rows)}" if rows else "SELECT NULL, NULL, NULL WHERE false"
+    return f"CREATE TABLE files.runs (run VARCHAR, plan JSON, done JSON);\nINSERT INTO files.runs {values};"
+
+
+def _baseline_keys() -> str:
+    """Keys of the settings that mean "no speculation", whatever name the user gave them."""
+    keys = ", ".join(f"({_quoted(proposer_key({'method': 'none'}, runner))})" for runner in ("v1", "v2"))
+    return f"CREATE TABLE files.baseline_keys (proposer_key VARCHAR);\nINSERT INTO files.baseline_keys VALUES {keys};"
+
+
+def _without_shards(done: dict | None) -> dict | None:
+    return None if done is None else {key: value for key, value in done.items() if key != "shards"}
+
+
+def _json(value: dict | None) -> str:
+    return "NULL" if value is None else _quoted(json.dumps(value))
+
+
+def _quoted(text: str) -> str:
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def _one_line(error: duckdb.Error) -> str:
+    """The first paragraph of DuckDB's message, without the excerpt of the statement."""
+    return " ".join(str(error).split("\n\nLINE ")[0].split())
