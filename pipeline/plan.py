@@ -94,13 +94,18 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
     """Plan a replay of the config's trace.
 
     Raises:
-        InputError: no such trace, no proposer, a filter leaves nothing (says which), or the trace lacks what the
-            engine needs (recorded: output ids; live: prompt ids).
+        InputError: no such trace; no proposer, or one that recorded replay cannot follow; a filter leaves nothing (says
+            which); or the trace lacks what the engine needs (recorded: output ids; live: prompt ids).
     """
     trace = warehouse.trace(config.trace.name)
     if not config.proposer:
         raise InputError("the config names no proposer: add a [[proposer]] section")
     live = config.engine.kind == "vllm"
+    if not live:
+        from replay.recorded.engine import check
+
+        for proposer in config.proposer:
+            check(proposer.config, config.engine.runner)
     _check_ids(trace, live)
     meta = warehouse.read_trace(trace.name, _LIGHT)
     rows = select(meta, config.trace)

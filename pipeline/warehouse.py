@@ -144,6 +144,13 @@ class Warehouse:
         commit.safe_name("run", run)
         commit.replace_json(self.root, f"runs/{run}/done.json", done)
 
+    def discard_plan(self, run: str) -> None:
+        """Forget a run of which nothing was committed."""
+        folder = self.root / "runs" / run
+        (folder / "plan.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
     def run(self, run: str) -> RunRecord:
         """One run.
 
@@ -151,7 +158,7 @@ class Warehouse:
             InputError: no such run; names the latest ones.
         """
         self._must_exist()
-        record = self._record(run)
+        record = self.find_run(run)
         if record is None:
             latest = ", ".join(record.run for record in self.runs()[-5:])
             raise InputError(f"no run {run!r} in {self.root}; {f'the latest are: {latest}' if latest else 'none yet'}")
@@ -160,11 +167,12 @@ class Warehouse:
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first (by the plan's `started`, then name)."""
         self._must_exist()
-        records = (self._record(path.parent.name) for path in self.root.glob("runs/*/plan.json"))
+        records = (self.find_run(path.parent.name) for path in self.root.glob("runs/*/plan.json"))
         found = [record for record in records if record is not None]
         return sorted(found, key=lambda record: (record.plan.get("started", ""), record.run))
 
-    def _record(self, run: str) -> RunRecord | None:
+    def find_run(self, run: str) -> RunRecord | None:
+        """One run, or None where it was never planned."""
         folder = self.root / "runs" / run
         plan = commit.read_json(folder / "plan.json")
         return None if plan is None else RunRecord(run, plan, commit.read_json(folder / "done.json"))

@@ -1,0 +1,202 @@
+"""A replay from plan to done.json: skip what is committed, run the rest, say what came of it.
+
+The same call again resumes what is unfinished or says that it is done. What a run comes to follows from its commit
+objects, so that a run killed at any moment ends like one that was not.
+"""
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.executor import run_jobs
+from pipeline.plan import Plan, plan
+from pipeline.units import Job, perform
+from pipeline.warehouse import RunRecord, Warehouse
+from schemas.config import ReplayConfig
+from schemas.errors import EnvironmentProblem, ReconciliationError, SpecreplayError, UnitsFailedError
+from schemas.tables import SCHEMA_VERSION
+
+Report = Callable[[str, int, int], None]
+"""(proposer, requests done, requests in all)."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What came of a replay. `already_done`: nothing had to run."""
+
+    run: str
+    status: str
+    already_done: bool
+    failed: dict[str, str]
+    """Why each failed unit failed, by shard."""
+    mismatches: list[str]
+    """What does not reconcile, one line each."""
+
+    def raise_for_status(self) -> None:
+        """Do nothing for a complete run.
+
+        Raises:
+            ReconciliationError: the step log does not add up to the engine's counters; names the first counter.
+            UnitsFailedError: some units failed; the same command tries them again.
+        """
+        if self.mismatches:
+            more = f" (and {len(self.mismatches) - 1} more)" if len(self.mismatches) > 1 else ""
+            raise ReconciliationError(f"run {self.run} does not reconcile: {self.mismatches[0]}{more}")
+        if self.failed:
+            shard, reason = next(iter(self.failed.items()))
+            raise UnitsFailedError(
+                f"run {self.run}: {len(self.failed)} units failed, the others are committed; "
+                f"{shard}: {reason}; run the same command again to finish"
+            )
+
+
+def replay(
+    config: ReplayConfig, warehouse: Warehouse, *, again: bool = False, progress: Report | None = None
+) -> RunOutcome:
+    """Replay the config's trace with each of its proposers.
+
+    Args:
+        config: what to replay.
+        warehouse: holds the trace; takes the results.
+        again: measure once more, as run `…-r2`, `…-r3`, …, although the run is done.
+        progress: told (proposer, requests done, requests in all).
+
+    Returns:
+        RunOutcome; call `raise_for_status` once its numbers are shown.
+
+    Raises:
+        InputError: the config or the trace is wrong.
+        EnvironmentProblem: the disk is full, or no unit could run here.
+        UnitsFailedError: every unit failed.
+        LockedError: another process runs this replay.
+    """
+    planned = plan(config, warehouse)
+    with warehouse.lock(planned.run):
+        run, record = _choose(warehouse, planned.run, again)
+        if record is not None and record.done is not None and _settled(record.done):
+            return _outcome(run, record.done, already_done=True)
+        warehouse.sweep_run(run)
+        started = {"run": run, "started": _now(), "hardware": _hardware()}
+        warehouse.write_plan(run, planned.as_dict() | started)
+        try:
+            failed = _work(planned, warehouse, run, progress or (lambda proposer, done, total: None))
+        except BaseException:
+            if not warehouse.committed(run):
+                warehouse.discard_plan(run)
+            raise
+        done = _summary(planned, warehouse, run, failed)
+        warehouse.write_done(run, done)
+        return _outcome(run, done, already_done=False)
+
+
+def _choose(warehouse: Warehouse, base: str, again: bool) -> tuple[str, RunRecord | None]:
+    """The run to work on: the base, or with `again` the latest repeat if it is unfinished, else the next one."""
+    run, repeat = base, 1
+    record = warehouse.find_run(run)
+    while again and record is not None and _settled(record.done):
+        repeat += 1
+        run = f"{base}-r{repeat}"
+        record = warehouse.find_run(run)
+    return run, record
+
+
+def _settled(done: dict | None) -> bool:
+    """True when running again would change nothing: complete, or failed to reconcile. Failed units are tried again."""
+    return done is not None and not any(not unit["mismatch"] for unit in done["failed"].values())
+
+
+def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict[str, dict]:
+    """Run the units that are not committed; returns {shard: {reason, mismatch}} of those that failed."""
+    committed = warehouse.committed(run)
+    counts = {unit.shard: len(unit.rows) if unit.shard in committed else 0 for unit in planned.units}
+    shards: dict[str, list[str]] = {}
+    for unit in planned.units:
+        shards.setdefault(unit.proposer.name, []).append(unit.shard)
+
+    def tell(proposer: str) -> None:
+        report(proposer, sum(counts[shard] for shard in shards[proposer]), planned.requests)
+
+    def advance(job: Job, count: int) -> None:
+        counts[job.unit.shard] = count
+        tell(job.unit.proposer.name)
+
+    failed: dict[str, dict] = {}
+    errors: list[Exception] = []
+
+    def give_up(job: Job, error: Exception) -> None:
+        mismatch = isinstance(error, ReconciliationError)
+        reason = str(error) if isinstance(error, SpecreplayError | RuntimeError) else f"{type(error).__name__}: {error}"
+        failed[job.unit.shard] = {"reason": reason, "mismatch": mismatch}
+        errors.append(error)
+
+    for proposer in shards:
+        tell(proposer)
+    jobs = [
+        Job(str(warehouse.root), run, planned.trace.name, planned.config, unit)
+        for unit in planned.units
+        if unit.shard not in committed
+    ]
+    run_jobs(
+        jobs,
+        perform,
+        1 if planned.live else planned.config.run.workers,  # live: one engine at a time
+        done=lambda job, facts: advance(job, len(job.unit.rows)),
+        failed=give_up,
+        progress=advance,
+    )
+    if errors and len(errors) == len(planned.units) and not any(isinstance(e, ReconciliationError) for e in errors):
+        if all(isinstance(error, EnvironmentProblem) for error in errors):
+            raise errors[0]
+        shard, first = next(iter(failed.items()))
+        raise UnitsFailedError(f"run {run}: all {len(errors)} units failed; {shard}: {first['reason']}")
+    return failed
+
+
+def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, dict]) -> dict[str, Any]:
+    """done.json: a function of the plan, the commit objects and what failed (and of the clock)."""
+    committed = warehouse.committed(run)
+    mine = {unit.shard: committed[unit.shard] for unit in planned.units if unit.shard in committed}
+    proposers: dict[str, dict] = {}
+    for unit in planned.units:
+        entry = proposers.setdefault(unit.proposer.name, {"key": unit.proposer.key})
+        if unit.shard in mine:
+            facts = mine[unit.shard]["facts"]
+            entry |= facts.get("engine", {})
+            entry |= {key: value for key, value in facts.items() if key != "engine"}
+    checked = [entry["reconciliation"]["ok"] for entry in proposers.values() if "reconciliation" in entry]
+    reconciled = not any(unit["mismatch"] for unit in failed.values()) and all(checked)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": run,
+        "status": "complete" if reconciled and not failed else "failed",
+        "reconciled": reconciled if planned.live else None,
+        "ended": _now(),
+        "requests": planned.requests,
+        "proposers": proposers,
+        "failed": failed,
+        "shards": mine,
+    }
+
+
+def _outcome(run: str, done: dict, already_done: bool) -> RunOutcome:
+    mismatches = [unit["reason"] for unit in done["failed"].values() if unit["mismatch"]]
+    for name, entry in done["proposers"].items():
+        for wrong in entry.get("reconciliation", {}).get("mismatches", ()):
+            of = f" of request {wrong['request']!r}" if "request" in wrong else ""
+            mismatches.append(
+                f"proposer {name!r}: {wrong['counter']}{of} is {wrong['engine']} in the engine, "
+                f"{wrong['step_log']} in the step log"
+            )
+    failed = {shard: unit["reason"] for shard, unit in done["failed"].items() if not unit["mismatch"]}
+    return RunOutcome(run, done["status"], already_done, failed, mismatches)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _hardware() -> dict[str, Any]:
+    return {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count()}

@@ -1,0 +1,168 @@
+"""One unit of work from trace rows to committed tables: read, replay, count, commit.
+
+Runs wherever the executor puts it; needs the warehouse's folder and nothing else. The tables depend on the unit alone,
+not on who ran it or when (live times excepted).
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.plan import Unit
+from pipeline.warehouse import Warehouse
+from replay.requests import Requests, Tokens
+from replay.steps import StepLog
+from schemas.config import ReplayConfig
+from schemas.errors import ReconciliationError
+from schemas.tables import NO_GROUP, REQUESTS
+
+_FROM_TRACE = ("request_id", "session_id", "turn", "tenant", "workload", "arrival", "prompt_tokens")
+_COLUMNS = (
+    "request_id session_id turn sample tenant workload arrival prompt_token_ids output_token_ids tail_token_ids "
+    "prompt_tokens output_tokens sampling finish_reason"
+).split()
+
+Progress = Callable[[int], None]
+"""Called with how many of the unit's requests are done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit and where it belongs: all that a worker process is told."""
+
+    root: str
+    run: str
+    trace: str
+    config: ReplayConfig
+    unit: Unit
+
+
+def perform(job: Job, progress: Progress) -> dict[str, Any]:
+    """Replay the unit and commit it; returns the facts committed with it (live: engine and reconciliation).
+
+    A unit that someone else committed meanwhile is left as it is, and its facts are returned.
+
+    Raises:
+        InputError: the config or a request is refused.
+        EnvironmentProblem: no engine, no disk, a missing package.
+        ReconciliationError: the engine's record cannot be made into a step log.
+    """
+    warehouse = Warehouse(job.root)
+    requests = Requests.from_table(warehouse.read_trace(job.trace, _COLUMNS, job.unit.rows))
+    work = _live if job.config.engine.kind == "vllm" else _recorded
+    tables, facts = work(job, requests, progress)
+    if warehouse.commit_shard(job.run, job.unit.shard, tables, facts):
+        return facts
+    return warehouse.committed(job.run)[job.unit.shard]["facts"]
+
+
+def _limit(config: ReplayConfig) -> int | None:
+    return None if config.trace.max_model_len == "none" else config.trace.max_model_len
+
+
+def _recorded(job: Job, requests: Requests, progress: Progress) -> tuple[dict[str, pa.Table], dict]:
+    # Here and not above: a live run's parent process never loads numba, which breaks vLLM's start.
+    from replay.recorded.engine import replay_recorded
+
+    done = 0
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done)
+
+    log = replay_recorded(
+        requests,
+        job.unit.proposer.config,
+        runner=job.config.engine.runner,
+        max_model_len=_limit(job.config),
+        progress=more,
+    )
+    columns = {"finish_reason": requests.meta.column("finish_reason")}
+    return tables(job.unit, requests, log, requests.outputs.lengths, 1, columns), {}
+
+
+def _live(job: Job, requests: Requests, progress: Progress) -> tuple[dict[str, pa.Table], dict]:
+    from replay.live.launch import run_live
+
+    engine, proposer = job.config.engine, job.unit.proposer
+    try:
+        result = run_live(requests, engine, proposer, max_model_len=_limit(job.config), progress=progress)
+    except ValueError as error:
+        raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
+    columns = {
+        "finish_reason": result.finish_reason,
+        "first_token_us": result.first_token_us,
+        "finished_us": result.finished_us,
+        "prefix_cache_hit_tokens": result.prefix_cache_hit_tokens,
+        "output_digest": digests(result.outputs, job.run),
+    }
+    made = tables(job.unit, requests, result.log, result.outputs.lengths, engine.concurrency, columns)
+    made["engine_steps"] = result.engine_steps
+    return made, {"engine": result.engine, "reconciliation": result.reconciliation}
+
+
+def tables(
+    unit: Unit, requests: Requests, log: StepLog, output_tokens: np.ndarray, concurrency: int, columns: dict[str, Any]
+) -> dict[str, pa.Table]:
+    """The unit's `requests` and `decode_steps` tables.
+
+    Args:
+        unit: whose proposer and positions they carry.
+        requests: what was replayed, in the order of `log.request`.
+        log: every decode step; for "none" only its prefill filler is read: S = T - 1, and there are no rows.
+        output_tokens: T per request, int.
+        concurrency: sequences in flight at once.
+        columns: further columns of `requests`, one entry per request.
+
+    Raises:
+        RuntimeError: the log does not put out T - 1 tokens for every request with T >= 1: our own fault.
+    """
+    expected = np.maximum(output_tokens - 1, 0).astype(np.int32)
+    if unit.proposer.method == "none":
+        log = replace(StepLog.of(len(requests), *([] for _ in range(6))), prefill_filler=log.prefill_filler)
+        counts = log.counts() | {"steps": expected}
+    else:
+        counts = log.counts()
+        if len(wrong := np.flatnonzero(counts["emitted"] != expected)):
+            i = wrong[0]
+            name = requests.meta.column("request_id")[int(i)].as_py()
+            raise RuntimeError(
+                f"{unit.proposer.name}: request {name!r} put out {output_tokens[i]} tokens, "
+                f"its decode steps {counts['emitted'][i]}"
+            )
+    n = len(requests)
+    given: dict[str, Any] = {name: requests.meta.column(name) for name in _FROM_TRACE}
+    for name in ("tenant", "workload"):
+        given[name] = given[name].fill_null(NO_GROUP)
+    given |= {
+        "proposer": pa.repeat(unit.proposer.name, n),
+        "proposer_key": pa.repeat(unit.proposer.key, n),
+        "concurrency": pa.repeat(pa.scalar(concurrency, pa.int32()), n),
+        "request": unit.positions.astype(np.int32),
+        "output_tokens": output_tokens.astype(np.int32),
+        **{name: counts[name] for name in counts if name in REQUESTS.names},
+        **columns,
+    }
+    nothing = pa.nulls(n)
+    made = pa.table({name: given.get(name, nothing) for name in REQUESTS.names}).cast(REQUESTS)
+    steps = log.table(unit.proposer.name, concurrency)
+    at = steps.schema.get_field_index("request")
+    position = pa.array(unit.positions.astype(np.int32)[log.request])
+    return {"requests": made, "decode_steps": steps.set_column(at, steps.schema.field(at), position)}
+
+
+def digests(outputs: Tokens, key: str) -> list[str]:
+    """One digest per output, 16 hex digits, keyed by the run: tells equal outputs of one run apart from others."""
+    return [
+        hashlib.blake2b(outputs[i].astype("<i4").tobytes(), key=_key(key), digest_size=8).hexdigest()
+        for i in range(len(outputs))
+    ]
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
