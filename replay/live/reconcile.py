@@ -1,0 +1,96 @@
+"""Does a step log add up to what vLLM itself counted? Three witnesses: its Prometheus counters, the per-request metrics
+it hands out, and the lengths of the outputs. Knows no engine: numbers in, one dict out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replay.steps import NOT_VERIFIED, StepLog
+
+
+def reconcile(
+    log: StepLog,
+    counters: dict,
+    output_tokens: np.ndarray,
+    run_on_tokens: np.ndarray,
+    per_request: Sequence[tuple[list[int], list[int]] | None],
+    request_ids: Sequence[str],
+) -> dict:
+    """Compare a step log with the engine's own figures.
+
+    Args:
+        log: the step log of one unit.
+        counters: what vLLM's counters rose by; keys as in `replay.live.engine.COUNTERS`.
+        output_tokens: T per request.
+        run_on_tokens: tokens per request put out past the end, for a tail.
+        per_request: vLLM's (per_step_drafted, per_step_accepted) per request, None where it gives none.
+        request_ids: ids as in the trace, to name a request that differs.
+
+    Returns:
+        `ok` (bool), `mismatches` (list of dicts: counter, engine, step_log, request where there is one) and `engine`
+        (the counters).
+    """
+    counts = log.counts()
+    verified = (log.accepted != NOT_VERIFIED) & (log.drafted > 0)
+    padded = log.prefill_filler
+    longest = max((len(counters.get("num_accepted_tokens_per_pos", [])), int(log.drafted.max(initial=0))))
+    reached = np.bincount(log.accepted[verified], minlength=longest + 1)[::-1].cumsum()[::-1]
+    sums = {
+        "num_drafts": int(counts["engine_rounds"].sum() + (padded > 0).sum()),
+        "num_draft_tokens": int(counts["engine_drafted"].sum() + padded.sum()),
+        "num_accepted_tokens": int(counts["engine_accepted"].sum()),
+        "num_accepted_tokens_per_pos": reached[1 : longest + 1].tolist(),
+    }
+    mismatches = []
+    for counter, mine in sums.items():
+        theirs = counters.get(counter, [0] * longest if isinstance(mine, list) else 0)
+        if theirs != mine:
+            mismatches.append({"counter": f"vllm:spec_decode_{counter}", "engine": theirs, "step_log": mine})
+    put_out = (output_tokens > 0).sum() + counts["emitted"].sum() + run_on_tokens.sum()
+    if counters.get("generation_tokens", 0) != put_out:
+        mismatch = {"engine": counters.get("generation_tokens", 0), "step_log": int(put_out)}
+        mismatches.append({"counter": "vllm:generation_tokens"} | mismatch)
+    mismatches += _lengths(counts, output_tokens, request_ids)
+    mismatches += _requests(log, verified, per_request, request_ids)
+    return {"ok": not mismatches, "mismatches": mismatches, "engine": counters}
+
+
+def _lengths(counts: dict, output_tokens: np.ndarray, request_ids: Sequence[str]) -> list[dict]:
+    """E = T − 1, and T = 1 + S + C − overrun with C as the engine counts it."""
+    expected = np.where(output_tokens > 0, 1 + counts["steps"] + counts["engine_accepted"] - counts["overrun"], 0)
+    return [
+        {
+            "counter": "output_tokens",
+            "engine": int(output_tokens[i]),
+            "step_log": int(expected[i]),
+            "request": request_ids[i],
+        }
+        for i in np.flatnonzero(expected != output_tokens)
+    ]
+
+
+def _requests(log: StepLog, verified: np.ndarray, per_request: Sequence, request_ids: Sequence[str]) -> list[dict]:
+    mismatches = []
+    bounds = np.searchsorted(log.request, np.arange(len(per_request) + 1))
+    for i, theirs in enumerate(per_request):
+        if theirs is None:
+            continue
+        mine = np.flatnonzero(verified[bounds[i] : bounds[i + 1]]) + bounds[i]
+        padded = int(log.prefill_filler[i])
+        drafted = ([padded] if padded else []) + log.drafted[mine].tolist()
+        accepted = ([0] if padded else []) + log.accepted[mine].tolist()
+        for counter, ours, engine in (
+            ("per_step_drafted", drafted, theirs[0]),
+            ("per_step_accepted", accepted, theirs[1]),
+        ):
+            if ours != engine:
+                mismatches.append(
+                    {
+                        "counter": f"spec_decode_metrics.{counter}",
+                        "engine": engine,
+                        "step_log": ours,
+                        "request": request_ids[i],
+                    }
+                )
+    return mismatches

@@ -1,0 +1,197 @@
+"""A config's engine, proposer and sampling settings as vLLM's own objects, checked before an engine starts.
+
+Runs in the engine's process. vLLM's names pass through unchanged; what vLLM refuses becomes one line that names the
+key. Knows nothing of steps or logs.
+"""
+
+import dataclasses
+import json
+import traceback
+from collections.abc import Sequence
+
+import numpy as np
+
+from replay.requests import Tokens
+from schemas.errors import InputError, SpecreplayError
+from schemas.speculative import unknown_key
+
+OURS = {
+    "speculative_config": "write it as a [[proposer]]",
+    "max_num_seqs": "set concurrency instead",
+    "worker_extension_cls": "the step log needs it",
+    "per_request_spec_decode_metrics": "reconciliation needs it",
+    "disable_log_stats": "reconciliation needs vLLM's counters",
+    "async_scheduling": "the step log reads candidates before they are verified, which needs it off",
+}
+"""EngineArgs that a config may not set, and why."""
+
+RUN_ON_BLIND = ("min_tokens", "repetition_detection")
+"""Sampling settings whose effect depends on where the output may end, so that running on past the end changes it."""
+
+DEFAULT_MAX_TOKENS = 256
+
+
+def engine_config(spec: dict):
+    """vLLM's config for this unit.
+
+    Args:
+        spec: `model`, `engine_args`, `speculative` (None = no speculation), `concurrency`, `max_model_len`.
+
+    Returns:
+        vllm.config.VllmConfig, KV cache not sized yet.
+
+    Raises:
+        InputError: an unknown key, or a setting vLLM refuses; names it.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+
+    known = {f.name for f in dataclasses.fields(EngineArgs)}
+    for key in spec["engine_args"]:
+        if key not in known:
+            raise unknown_key("[engine]", key, known)
+        if key in OURS:
+            raise InputError(f"[engine]: {key} cannot be set here: {OURS[key]}")
+    args = {"enable_prefix_caching": False, "seed": 0}
+    if current_platform.is_cpu():
+        args |= {"dtype": "float32", "enforce_eager": True}
+    args |= spec["engine_args"] | {
+        "model": spec["model"],
+        "max_num_seqs": spec["concurrency"],
+        "worker_extension_cls": "replay.live.worker.StepRecorder",
+        "async_scheduling": False,
+    }
+    if spec["max_model_len"] is not None:
+        args["max_model_len"] = spec["max_model_len"]
+    if spec["speculative"] is not None:
+        args |= {"speculative_config": spec["speculative"], "per_request_spec_decode_metrics": "detailed"}
+    try:
+        return EngineArgs(**args).create_engine_config()
+    except Exception as error:
+        if isinstance(error, SpecreplayError):
+            raise
+        in_proposer = any("config/speculative.py" in f.filename for f in traceback.extract_tb(error.__traceback__))
+        where = f"proposer {spec['proposer']!r}" if in_proposer else "[engine]"
+        raise InputError(f"{where}: vLLM refuses the settings: {last_words(error)}") from error
+
+
+def size_kv_cache(config, lengths: Sequence[int], concurrency: int) -> str:
+    """On the CPU build, give the KV cache what the longest requests in flight at once can fill, and no more.
+
+    vLLM's default there takes most of the memory and touches all of it. A size the user set is kept.
+
+    Args:
+        config: from `engine_config`; changed in place.
+        lengths: tokens each request may reach, prompt included.
+        concurrency: sequences in flight at once.
+
+    Returns:
+        Who sized it: "specreplay" or "vllm".
+    """
+    from vllm.platforms import current_platform
+
+    cache = config.cache_config
+    if not current_platform.is_cpu() or cache.num_gpu_blocks_override or cache.kv_cache_memory_bytes:
+        return "vllm"
+    cache.kv_cache_memory_bytes = 1 << 26  # skips vLLM's own sizing; the override below is what is allocated
+    # One block of slack per sequence for candidates past its end, one for vLLM's null block.
+    blocks = [-(-n // cache.block_size) + 1 for n in sorted(lengths, reverse=True)[:concurrency]]
+    whole = -(-config.model_config.max_model_len // cache.block_size) + 1
+    cache.num_gpu_blocks_override = max(sum(blocks), whole) + 1
+    return "specreplay"
+
+
+def sampling_params(rows: list[dict], ids: list[str], prompts: Tokens, spec: dict, config) -> list:
+    """SamplingParams per request: greedy unless the trace row or the config says otherwise.
+
+    Args:
+        rows: per request, `sampling` (JSON text or None) and `output_tokens` (int or None).
+        ids: request ids, for errors.
+        prompts: prompts, to check ids and lengths.
+        spec: `sampling` (overrides), `tail_tokens`, `speculative`.
+        config: from `engine_config`.
+
+    Raises:
+        InputError: names the request and the key or length.
+    """
+    from vllm.platforms import current_platform
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    limit, vocabulary = config.model_config.max_model_len, config.model_config.get_vocab_size()
+    cpu_speculation = spec["speculative"] is not None and current_platform.is_cpu()
+    out = []
+    for i, (row, name) in enumerate(zip(rows, ids, strict=True)):
+        where = f"request {name!r}"
+        prompt = prompts[i]
+        if not 0 < len(prompt) < limit:
+            reason = "is empty" if len(prompt) == 0 else f"leaves no room within max_model_len = {limit}"
+            raise InputError(f"{where}: its prompt of {len(prompt)} tokens {reason}")
+        if prompt.max() >= vocabulary:
+            at = int(np.argmax(prompt >= vocabulary))
+            raise InputError(
+                f"{where}: prompt position {at}: token id {prompt[at]} is outside the model's {vocabulary}"
+            )
+        settings = {"temperature": 0.0} | _row_sampling(row["sampling"], where) | spec["sampling"]
+        tokens = row["output_tokens"]
+        settings.setdefault("max_tokens", DEFAULT_MAX_TOKENS if tokens is None else max(1, tokens))
+        _refuse(settings, where, spec["tail_tokens"], cpu_speculation)
+        try:
+            if isinstance(settings.get("structured_outputs"), dict):
+                settings["structured_outputs"] = StructuredOutputsParams(**settings["structured_outputs"])
+            params = SamplingParams(**settings, detokenize=False, output_kind=RequestOutputKind.DELTA)
+            if params.structured_outputs is None:  # those need the tokenizer; the engine checks them on arrival
+                params.clone().verify(
+                    config.model_config, config.speculative_config, config.structured_outputs_config, None
+                )
+        except Exception as error:
+            raise InputError(f"{where}: vLLM refuses its sampling settings: {last_words(error)}") from error
+        out.append(params)
+    return out
+
+
+def _row_sampling(text: str | None, where: str) -> dict:
+    try:
+        settings = json.loads(text) if text else {}
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: its sampling column is not JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise InputError(f"{where}: its sampling column must be a JSON object")
+    return {k: v for k, v in settings.items() if v is not None}
+
+
+def _refuse(settings: dict, where: str, tail_tokens: int, cpu_speculation: bool) -> None:
+    from vllm.sampling_params import SamplingParams
+
+    for key in settings:
+        if key.startswith("_") or key not in SamplingParams.__struct_fields__ or key in ("detokenize", "output_kind"):
+            raise unknown_key(f"{where}: sampling", key, [f for f in SamplingParams.__struct_fields__ if f[0] != "_"])
+    if settings.get("stop"):
+        raise InputError(f"{where}: stop strings lose vLLM's per-request metrics; give stop_token_ids instead")
+    if settings.get("n", 1) != 1:
+        raise InputError(f"{where}: n = {settings['n']!r}: one request is one output sequence here")
+    if tail_tokens:
+        for key in RUN_ON_BLIND:
+            if settings.get(key):
+                raise InputError(f"{where}: {key} cannot be captured with a tail: it changes what lies past the end")
+    if cpu_speculation and settings["temperature"]:
+        raise InputError(
+            f"{where}: temperature = {settings['temperature']!r}: vLLM 0.32.0's CPU build verifies candidates wrongly "
+            "at any temperature above 0 (its rejection sampler reads uninitialised memory); "
+            "set [engine] sampling = { temperature = 0 } or run on a GPU"
+        )
+
+
+def last_words(error: BaseException) -> str:
+    """The one line that says what went wrong: the cause at the root, without traceback or pydantic's framing."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if hasattr(error, "errors"):  # pydantic
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first.get("loc", ()))
+        return _one_line((f"{where}: " if where else "") + first["msg"].removeprefix("Value error, "))
+    return _one_line(f"{type(error).__name__}: {error}")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 400 else line[:397] + "..."
