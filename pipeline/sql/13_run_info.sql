@@ -1,22 +1,28 @@
 -- One row per run, committed or under way: what ran and what came of it, from its plan.json and done.json.
 --
--- trace, engine, runner       what was replayed, and by which engine and rules
--- status                      as done.json says; 'unfinished' while there is none
+-- trace, trace_fingerprint    what was replayed
+-- engine, runner              'recorded' or 'vllm'; which model runner's rules
+-- status                      'complete' or 'failed' as done.json says; 'unfinished' while there is none
 -- reconciled                  the step log adds up to the engine's own counters; NULL where nothing was compared
--- label                       recorded or live
+-- label                       'recorded' (walked along recorded ids) or 'live' (generated afresh)
 -- versions                    of the engine and of the packages that decide a number (JSON)
+-- requests                    requests selected from the trace
+-- hardware                    machine the run was started on (JSON)
 -- started, ended              first and last moment of the run, UTC
 -- plan, done                  both files whole (JSON)
 CREATE VIEW run_info AS
 SELECT
     run,
     plan -> 'trace' ->> 'name' AS trace,
+    plan -> 'trace' ->> 'fingerprint' AS trace_fingerprint,
     plan -> 'engine' ->> 'kind' AS engine,
     plan -> 'engine' ->> 'runner' AS runner,
     coalesce(done ->> 'status', 'unfinished') AS status,
     (done ->> 'reconciled')::boolean AS reconciled,
     plan ->> 'label' AS label,
+    (plan ->> 'requests')::bigint AS requests,
     plan -> 'versions' AS versions,
+    plan -> 'hardware' AS hardware,
     (plan ->> 'started')::timestamptz AS started,
     (done ->> 'ended')::timestamptz AS ended,
     plan,

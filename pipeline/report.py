@@ -1,0 +1,265 @@
+"""The numbers of one run, per proposer and by workload, for people and for programs.
+
+Every number comes from a view; nothing is computed here. Knows how numbers are written down, not what they are made of.
+"""
+
+import csv
+import html
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import duckdb
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.views import query
+from schemas.errors import InputError
+
+FORMATS = ("table", "json", "csv", "markdown", "html")
+
+MISLEADING = 1.5
+"""Warn where mean acceptance length is at least this many times tokens per step."""
+
+_DEFINITIONS = (
+    "coverage = R / S, decode steps that proposed anything; acceptance rate = C / D; mean acceptance length = "
+    "1 + C / R over those steps; tokens per step = E / S, misses included: what a user gets, and what ranks."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run: its `run_info`, then rows of `proposer_summary` (with cost) and `workload_summary`, best first."""
+
+    run: str
+    info: dict[str, Any]
+    proposers: list[dict[str, Any]]
+    workloads: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def report(con: duckdb.DuckDBPyConnection, run: str | None = None) -> Report:
+    """Read a run from the views.
+
+    Args:
+        con: from `pipeline.views.connect`.
+        run: its id; None = the one started last.
+
+    Raises:
+        InputError: no such run (lists those there are), or no run at all.
+    """
+    columns = "run, trace, trace_fingerprint, engine, runner, status, reconciled, label, versions, started, ended"
+    runs = query(con, f"SELECT {columns} FROM run_info ORDER BY started NULLS FIRST, run").to_pylist()
+    if not runs:
+        raise InputError("the warehouse holds no run yet: replay a trace first (specreplay replay CONFIG)")
+    found = [info for info in runs if run is None or info["run"] == run]
+    if not found:
+        raise InputError(f"no run {run!r}; there are: {', '.join(info['run'] for info in runs[-10:])}")
+    info = found[-1]
+    proposers = query(
+        con,
+        "SELECT proposer_summary.*, speedup_over_none, us_per_emitted_token, draft_s, verify_s, step_s, "
+        "kv_cache_tokens, max_concurrency "
+        "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer) WHERE run = ? "
+        "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
+        [info["run"]],
+    ).to_pylist()
+    workloads = query(
+        con,
+        "SELECT * FROM workload_summary WHERE run = ? ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
+        [info["run"]],
+    ).to_pylist()
+    return Report(info["run"], info, proposers, workloads, _warnings(info, proposers))
+
+
+def render(report: Report, format_: str = "table", width: int | None = None) -> str:
+    """The report as text.
+
+    table is for a terminal of 100 columns and more (in colour on one); json is one line; csv has a row per proposer and
+    per proposer and workload; html is one page that needs nothing else. Undefined is n/a, null in JSON, empty in CSV.
+
+    Args:
+        report: what `report` read.
+        format_: table, json, csv, markdown or html.
+        width: columns of the table; None = the terminal's, at most 120.
+
+    Raises:
+        InputError: unknown format.
+    """
+    writers: dict[str, Callable[[Report], str]] = {"json": _json, "csv": _csv, "markdown": _markdown, "html": _html}
+    if format_ == "table":
+        return _terminal(report, width or min(max(shutil.get_terminal_size((110, 40)).columns, 80), 120))
+    if format_ not in writers:
+        raise InputError(f"--format {format_!r}: choose one of {', '.join(FORMATS)}")
+    return writers[format_](report)
+
+
+def _warnings(info: dict, proposers: Sequence[dict]) -> list[str]:
+    out = []
+    if info["status"] != "complete":
+        out.append(f"this run is {info['status']}: the numbers cover what is committed so far")
+    if info["reconciled"] is False:
+        out.append("the step log does not add up to the engine's own counters: do not trust these numbers")
+    for row in proposers:
+        length, tokens = row["mean_acceptance_length"], row["tokens_per_step"]
+        if length is not None and tokens is not None and length >= MISLEADING * tokens:
+            out.append(
+                f"{row['proposer']}: a mean acceptance length of {length:.1f} sits on {_percent(row['coverage'])} "
+                f"of the steps; with the misses it is {tokens:.2f} tokens per step"
+            )
+        if row["equal_outputs"] is not None and row["equal_outputs"] < 1:
+            out.append(
+                f"{row['proposer']}: {_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal "
+                "those of none; its counts are over its own outputs"
+            )
+    return out
+
+
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def _count(value: int | None) -> str:
+    return "n/a" if value is None else f"{value:,}"
+
+
+def _speed(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}x"
+
+
+_COUNTS = [(name, name, _count) for name in ("requests", "steps", "rounds", "drafted", "accepted")]
+_RATES = [
+    ("coverage", "coverage", _percent),
+    ("acceptance_rate", "acceptance rate", _percent),
+    ("mean_acceptance_length", "mean acceptance length", _number),
+    ("tokens_per_step", "tokens per step", _number),
+]
+_PROPOSER = [("proposer", "proposer", str), *_COUNTS, *_RATES, ("speedup_over_none", "speed against none", _speed)]
+_WORKLOAD = [("workload", "workload", str), ("proposer", "proposer", str), *_COUNTS, *_RATES]
+_PER_REQUEST = [
+    ("proposer", "proposer", str),
+    *[
+        column
+        for name, title, write in _RATES
+        for column in ((f"{name}_mean", title, write), (f"{name}_n", "n", _count))
+    ],
+]
+_SECTIONS = (
+    ("Per proposer, all requests pooled", "proposers", _PROPOSER),
+    ("By workload, pooled", "workloads", _WORKLOAD),
+    ("Mean of the requests' own numbers, over the n requests where each is defined", "proposers", _PER_REQUEST),
+)
+
+
+def _cells(row: dict, columns: Sequence[tuple[str, str, Callable]]) -> list[str]:
+    return [write(row[name]) for name, _, write in columns]
+
+
+def _headline(report: Report) -> str:
+    info = report.info
+    parts = [f"trace {info['trace']}", info["label"], f"runner {info['runner']}", info["status"]]
+    if info["reconciled"]:
+        parts.append("reconciled with the engine's counters")
+    return f"run {report.run} · " + " · ".join(str(part) for part in parts if part)
+
+
+def _terminal(report: Report, width: int) -> str:
+    tables = [_table(report, *section) for section in _SECTIONS]
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
+    wide = console.options.update(width=10_000)
+    # a number is never cut off: a table that needs more than the terminal has is drawn wider
+    console.width = max(width, *(console.measure(table, options=wide).minimum for table in tables))
+    parts: list[Any] = [Text(_headline(report), style="bold")]
+    for table in tables:
+        parts += [Text(), table]
+    if not report.proposers:
+        parts.append(Text("nothing is committed yet"))
+    parts += [Text(), Text(_DEFINITIONS, style="dim")]
+    parts += [Text(f"note: {warning}", style="yellow") for warning in report.warnings]
+    console.print(Group(*parts))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _table(report: Report, title: str, name: str, columns: Sequence[tuple[str, str, Callable]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold cyan", box=None, header_style="dim")
+    table.pad_edge, table.padding = False, (0, 1, 0, 0)
+    height = max(header.count(" ") for _, header, write in columns if write is not str)
+    for _, header, write in columns:
+        if write is str:
+            table.add_column("\n" * height + header, overflow="fold", min_width=8)
+        else:
+            above = "\n" * (height - header.count(" "))
+            table.add_column(above + header.replace(" ", "\n"), justify="right", no_wrap=True)
+    before = None
+    for row in getattr(report, name):
+        cells = _cells(row, columns)
+        if name == "workloads":  # name a workload once, on its best proposer's row
+            before, cells[0] = row["workload"], "" if row["workload"] == before else cells[0]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _json(report: Report) -> str:
+    return json.dumps(asdict(report), default=str) + "\n"
+
+
+def _csv(report: Report) -> str:
+    rows = [{"workload": None, **row} for row in report.proposers] + report.workloads
+    names = ["run", "proposer", "workload"]
+    names += [name for row in rows[:1] for name in row if name not in names]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")  # None is written as nothing
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _markdown(report: Report) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    lines = [f"**{_headline(report)}**", ""]
+    for title, name, columns in _SECTIONS:
+        rule = ["---" if write is str else "---:" for _, _, write in columns]
+        lines += [f"### {title}", "", line([header for _, header, _ in columns]), line(rule)]
+        lines += [line(_cells(row, columns)) for row in getattr(report, name)] + [""]
+    lines += [_DEFINITIONS, ""] + [f"> {warning}" for warning in report.warnings]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1f2430; margin: 2.5rem auto; max-width: 72rem; padding: 0 1rem }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem }
+caption { text-align: left; font-weight: 600; padding: .4rem 0 }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #e3e6ec; text-align: right; font-variant-numeric: tabular-nums }
+th { color: #5b6475; font-weight: 500; vertical-align: bottom } .text { text-align: left } .note { color: #8a5a00 }
+"""
+
+
+def _html(report: Report) -> str:
+    def cells(tag: str, texts: Sequence[str], columns: Sequence[tuple]) -> str:
+        marks = [' class="text"' if write is str else "" for _, _, write in columns]
+        made = (f"<{tag}{mark}>{html.escape(text)}</{tag}>" for mark, text in zip(marks, texts, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
+
+    head = html.escape(_headline(report))
+    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{head}</title><style>{_STYLE}</style>"]
+    parts.append(f"<h1>specreplay</h1><p>{head}</p>")
+    parts += [f'<p class="note">{html.escape(warning)}</p>' for warning in report.warnings]
+    for title, name, columns in _SECTIONS:
+        parts.append(f"<table><caption>{html.escape(title)}</caption>")
+        parts.append(cells("th", [header for _, header, _ in columns], columns))
+        parts += [cells("td", _cells(row, columns), columns) for row in getattr(report, name)]
+        parts.append("</table>")
+    parts.append(f"<p>{html.escape(_DEFINITIONS)}</p></html>")
+    return "\n".join(parts) + "\n"
