@@ -41,15 +41,18 @@ class TraceInfo:
     output_tokens: int
     files: tuple[dict, ...]
     """{path (below the warehouse), sha256, rows} of each part, in row order."""
+    origin: str | None = None
+    """What made it, where that was stated: the same origin need not be made again."""
 
 
-def write(root: Path, name: str, batches: Iterable[pa.Table]) -> TraceInfo:
+def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None = None) -> TraceInfo:
     """Commit canonical rows as trace `name`; memory holds one row group at a time.
 
     Args:
         root: folder of the warehouse.
         name: letters, digits, dot, dash, underscore.
         batches: tables with the columns of `schemas.tables.TRACE`, in row order.
+        origin: see `TraceInfo`.
 
     Raises:
         InputError: the name holds other rows already, a request id comes twice, a needed value is NULL, or no rows.
@@ -71,7 +74,7 @@ def write(root: Path, name: str, batches: Iterable[pa.Table]) -> TraceInfo:
         raise
     if not files:
         raise InputError(f"trace {name}: no rows to write")
-    info = TraceInfo(name=name, fingerprint=tally.fingerprint(), files=tuple(files), **tally.counts)
+    info = TraceInfo(name=name, fingerprint=tally.fingerprint(), files=tuple(files), origin=origin, **tally.counts)
     document = {"schema_version": SCHEMA_VERSION, **asdict(info), "files": files}
     there = commit.create_json(root, _commit_name(name), document)
     if there is None:
@@ -157,7 +160,7 @@ def _commit_name(name: str) -> str:
 
 
 def _info(document: dict) -> TraceInfo:
-    fields: dict = {key: document[key] for key in TraceInfo.__dataclass_fields__}
+    fields: dict = {key: document.get(key) for key in TraceInfo.__dataclass_fields__}
     fields["files"] = tuple(fields["files"])
     return TraceInfo(**fields)
 

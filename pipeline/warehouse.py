@@ -210,7 +210,7 @@ class Warehouse:
 
     # Traces
 
-    def write_trace(self, name: str, batches: Iterable[pa.Table]) -> TraceInfo:
+    def write_trace(self, name: str, batches: Iterable[pa.Table], origin: str | None = None) -> TraceInfo:
         """Commit canonical rows under `name`; the same rows again are a no-op. See `tracefiles.write`.
 
         Raises:
@@ -219,7 +219,7 @@ class Warehouse:
             EnvironmentProblem: the disk is full or refuses.
         """
         with self.lock(f"trace-{commit.safe_name('trace', name)}"):
-            return tracefiles.write(self.root, name, batches)
+            return tracefiles.write(self.root, name, batches, origin)
 
     def trace(self, name: str) -> TraceInfo:
         """What is known of a trace without opening its files.
