@@ -7,6 +7,7 @@ Imports no vLLM, torch or numba. One process per engine: a second engine in the 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from replay.live.steplog import Lengths, Rules, engine_steps, step_log
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import EngineSection, Proposer
-from schemas.errors import EnvironmentProblem, InputError
+from schemas.errors import EnvironmentProblem, InputError, ReconciliationError
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,13 @@ def run_live(
         max_model_len: limit of prompt + output; None = what the EngineArgs or the model say.
         tail_tokens: with "none": ids to add past each end, as `tails`.
         progress: called with the number of finished requests.
-        log_dir: where the engine's own log is kept, `<proposer>.log`; None = kept only when it fails.
+        log_dir: where the engine's own log is kept, `<proposer>.log`; None = a temporary file, kept only when the
+            engine fails.
 
     Raises:
         InputError: a setting or request that vLLM refuses; one line that names it.
         EnvironmentProblem: no engine here, or it cannot start, or it died; one line with its last words.
+        ReconciliationError: the record does not put out the outputs' tokens, so no step log can be made of it.
     """
     _check(engine, proposer, tail_tokens)
     spec = {
@@ -176,7 +179,11 @@ def _run_child(workdir: Path, log_dir: Path | None, name: str, progress: Callabl
     else:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         message = f"the engine {how}; its last words: {_last_line(log)}"
-    raise EnvironmentProblem(f"proposer {name!r}: {message}" + (f" (log: {log})" if log_dir else ""))
+    if log_dir is None:
+        handle, kept = tempfile.mkstemp(prefix=f"specreplay-{safe}-", suffix=".log")
+        os.close(handle)
+        log = Path(shutil.copyfile(log, kept))
+    raise EnvironmentProblem(f"proposer {name!r}: {message} (log: {log})")
 
 
 def _last_line(log: Path) -> str:
@@ -191,14 +198,18 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
     put_out = Tokens(a["flat"], a["offsets"])
     lengths = Lengths(requests.prompts.lengths, a["ends"], put_out.lengths - a["ends"])
     shortest = proposer.config.get("prompt_lookup_min", 0)
-    log = step_log(a["rows"], a["iterations"][:, 4], lengths, Rules(detail["facts"]["max_model_len"], shortest))
+    rules = Rules(detail["facts"]["max_model_len"], shortest)
+    try:
+        log = step_log(a["rows"], a["iterations"][:, 4], lengths, rules)
+    except ValueError as error:
+        raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
     ids = requests.meta["request_id"].to_pylist()
     submitted, first, finished = a["times"].T
     return LiveResult(
         log=log,
         engine_steps=engine_steps(a, lengths, log, a["steps"], proposer.name, engine.concurrency),
-        outputs=Tokens.of([put_out[i][:end] for i, end in enumerate(a["ends"])]),
-        tails=Tokens.of([put_out[i][end:] for i, end in enumerate(a["ends"])]),
+        outputs=Tokens.of([put_out[i][:end].tolist() for i, end in enumerate(a["ends"])]),
+        tails=Tokens.of([put_out[i][end:].tolist() for i, end in enumerate(a["ends"])]),
         finish_reason=detail["finish_reason"],
         first_token_us=np.rint((first - submitted) * 1e6).astype(np.int64),
         finished_us=np.rint((finished - submitted) * 1e6).astype(np.int64),

@@ -8,8 +8,10 @@ import dataclasses
 import json
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from replay.requests import Tokens
 from schemas.errors import InputError, SpecreplayError
@@ -52,7 +54,7 @@ def engine_config(spec: dict):
             raise unknown_key("[engine]", key, known)
         if key in OURS:
             raise InputError(f"[engine]: {key} cannot be set here: {OURS[key]}")
-    args = {"enable_prefix_caching": False, "seed": 0}
+    args: dict[str, Any] = {"enable_prefix_caching": False, "seed": 0}
     if current_platform.is_cpu():
         args |= {"dtype": "float32", "enforce_eager": True}
     args |= spec["engine_args"] | {
@@ -185,7 +187,7 @@ def last_words(error: BaseException) -> str:
     """The one line that says what went wrong: the cause at the root, without traceback or pydantic's framing."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if hasattr(error, "errors"):  # pydantic
+    if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first.get("loc", ()))
         return _one_line((f"{where}: " if where else "") + first["msg"].removeprefix("Value error, "))

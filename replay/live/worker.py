@@ -7,6 +7,7 @@ requests, outputs or limits. `replay.live.steplog` turns the record into a step 
 
 import time
 from array import array
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ among them, how many of those are -1, tokens sampled (untrimmed), candidates the
 
 class StepRecorder:
     """Mixed into the worker class by vLLM; `self` is the worker."""
+
+    model_runner: Any
 
     def start_step_log(self) -> str:
         """Begin recording afresh; the suffix proposer's cache starts empty. Returns the model runner's class name."""
@@ -74,7 +77,7 @@ def _wrap(runner) -> None:
     clock = time.perf_counter
     execute, sample, propose = runner.execute_model, runner.sample_tokens, runner.propose_draft_token_ids
     on_gpu = runner.device.type == "cuda"
-    state = {}
+    state: dict[str, Any] = {}
 
     def execute_model(scheduler_output, *args, **kwargs):
         start = clock()
