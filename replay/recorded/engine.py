@@ -26,11 +26,22 @@ METHODS = {
     "none": "replay.recorded.walk:replay_none",
     "ngram": "replay.recorded.ngram:replay_ngram",
     "suffix": "replay.recorded.suffix:replay_suffix",
+    "draft_model": "replay.recorded.draft_model:replay_draft_model",
 }
 """vLLM's method: where its replay lives, imported when used, so that n-gram needs no torch and live runs no numba."""
 
 MAX_CANDIDATES = 2**15 - 1
 """A step's counts are int16."""
+
+_REFUSED = {
+    ("draft_sample_method", "probabilistic"): "accepts by the draft's and the target's probabilities",
+    ("use_heterogeneous_vocab", True): "maps the draft's ids to the target's by their two tokenizers",
+    ("parallel_drafting", True): "reads mask tokens instead of its own candidates, one forward per round",
+    ("rejection_sample_method", "synthetic"): "accepts by chance, not by the record",
+    ("num_speculative_tokens_per_batch_size", any): "depends on how requests are batched",
+    ("quantization", any): "changes what the draft says, while recorded replay runs it in float32",
+}
+"""(key, value; `any` = every value): why a walk along recorded ids cannot follow it."""
 
 
 def replay_recorded(
@@ -75,14 +86,10 @@ def check(config: Mapping, runner: str = "v1") -> None:
         raise InputError(f"recorded replay has no method {method!r}; it has {', '.join(METHODS)}")
     if runner != "v1" and method == "ngram":
         raise InputError(f"runner = {runner!r}: the n-gram rule of that runner is not available yet; use runner = 'v1'")
-    if config.get("rejection_sample_method") == "synthetic":
-        raise InputError(
-            'rejection_sample_method = "synthetic" accepts by chance, not by the record: needs kind = "vllm"'
-        )
-    if config.get("num_speculative_tokens_per_batch_size") is not None:
-        raise InputError(
-            'num_speculative_tokens_per_batch_size depends on how requests are batched: needs kind = "vllm"'
-        )
+    for (key, value), why in _REFUSED.items():
+        given = config.get(key)
+        if given is not None and value in (given, any):
+            raise InputError(f'recorded replay has no {key} = {given!r}: it {why}; use kind = "vllm"')
     if config.get("num_speculative_tokens", 0) > MAX_CANDIDATES:
         raise InputError(f"num_speculative_tokens = {config['num_speculative_tokens']} is above {MAX_CANDIDATES}")
 

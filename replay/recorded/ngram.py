@@ -164,7 +164,7 @@ def _source(ids, min_n, max_n, table):
 
 @njit
 def _match(ids, t, base, max_n, table, mask, stamp):
-    """Index position t: `(e, m)`, first end e and length m of the longest window (<= max_n) seen before; m = 0: none."""
+    """Index position t: `(e, m)`, first end e and length m of the longest window (≤ max_n) seen before; m = 0: none."""
     if t < base:
         return 0, 0
     e = _first_seen(table, mask, stamp, _base_key(ids, t, base), base, t)

@@ -1,0 +1,398 @@
+"""Suffix decoding along recorded ids, compiled: what arctic-inference 0.3.0 proposes, as vLLM 0.32.0 asks it.
+
+Follows vllm/v1/spec_decode/suffix_decoding.py with one sequence at a time. Each request has a *local* tree of its
+prompt and output; the *global* tree holds the outputs of the last `max_cached_requests` requests. At every step the
+last m tokens are looked up in both, for every m, and the draft with the highest score wins.
+
+The trees depend on the tokens alone, not on what is proposed, so settings of one depth and cache size are walked
+together. And as the record is known ahead, the local tree leaves out the parts of a prompt that no later context or
+draft can touch, or is kept where a request begins with all of the one before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from replay.recorded import suffix_tree as trees
+from replay.recorded.suffix_tree import COUNT, END, FIRST, HEAD, LONGEST, REF, TOKEN, Tree
+from replay.recorded.walk import LENGTH_LIMIT, NO_LIMIT, NO_MATCH, PROPOSED, SKIPPED, settle
+from replay.requests import Requests
+from replay.steps import StepLog
+
+_CHUNK_TOKENS = 100_000  # output tokens per compiled call: bounds the buffers, and the time between two `progress` calls
+
+
+class Setting(NamedTuple):
+    """What may differ between settings that share their trees; names as in vLLM's config."""
+
+    num_speculative_tokens: int = 24
+    max_spec_factor: float = 1.0
+    min_token_prob: float = 0.1
+
+
+@dataclass
+class SuffixCache:
+    """The global tree, kept from one walk to the next.
+
+    `max_cached_requests` 0 turns it off. Counters are totals since it was made.
+    """
+
+    max_tree_depth: int = 24
+    max_cached_requests: int = 10000
+    tree: Tree | None = field(default=None, repr=False)
+    evictions: int = 0
+    requests: int = 0
+
+    def memory(self) -> "SuffixMemory":
+        """What the global tree holds now."""
+        if self.tree is None:
+            return SuffixMemory(0, 0, 0, 0, 0, self.evictions)
+        size, node = self.tree.size, self.tree.node
+        free, n = size[trees.FREE_NODE], int(size[trees.NODES]) - 1
+        while free:
+            n, free = n - 1, node[free, trees.NEXT]
+        cached = int(size[trees.CACHED])
+        tokens = int(size[END] - size[FIRST]) - cached
+        held = sum(a.nbytes for a in self.tree)
+        return SuffixMemory(cached, tokens, n, trees.used_bytes(self.tree), held, self.evictions)
+
+
+@dataclass(frozen=True)
+class SuffixMemory:
+    """Size of a global tree: requests and tokens cached, nodes, bytes in use and allocated, evictions so far."""
+
+    cached_requests: int
+    cached_tokens: int
+    nodes: int
+    used_bytes: int
+    allocated_bytes: int
+    evictions: int
+
+    @property
+    def bytes_per_cached_token(self) -> float | None:
+        """Bytes in use per cached token; None with nothing cached."""
+        return self.used_bytes / self.cached_tokens if self.cached_tokens else None
+
+
+def walk_suffix(
+    requests: Requests,
+    settings: Sequence[Setting],
+    cache: SuffixCache,
+    *,
+    max_model_len: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[StepLog]:
+    """The step log of each setting, all from one pass over the requests where their trees are the same.
+
+    >>> requests = Requests.from_lists(prompts=[[5, 6, 7, 8, 5, 6]], outputs=[[7, 8, 5, 6, 9]])
+    >>> (log,) = walk_suffix(requests, [Setting()], SuffixCache())
+    >>> log.drafted.tolist(), log.accepted.tolist()
+    ([3, 4], [3, 0])
+
+    Args:
+        requests: with recorded outputs, in serving order.
+        settings: one log each.
+        cache: the global tree, read and filled; keeps the tokens of these requests afterwards.
+        max_model_len: limit of prompt + output in tokens; None = no limit.
+        progress: called with how many more requests are done.
+
+    Where `requests` have tails, or come within 2 k tokens of max_model_len, what enters the global tree depends on
+    the setting; then more than one setting is refused (ValueError): walk them one by one, each with its own cache.
+    """
+    if len(settings) > 1 and not shares_trees(requests, settings, max_model_len):
+        raise ValueError("these settings do not share their trees on these requests")
+    logs, _, _ = _walk_all(requests, settings, cache, max_model_len, progress, False)
+    return logs
+
+
+def shares_trees(requests: Requests, settings: Sequence[Setting], max_model_len: int | None = None) -> bool:
+    """Whether all settings feed the global tree the same tokens: no tails, and no request near max_model_len."""
+    longest = int((requests.prompts.lengths + requests.outputs.lengths).max(initial=0))
+    k = max(s.num_speculative_tokens for s in settings)
+    return not len(requests.tails.flat) and (max_model_len is None or longest + 2 * k <= max_model_len)
+
+
+def proposals(
+    requests: Requests, setting: Setting, cache: SuffixCache, *, max_model_len: int | None = None
+) -> tuple[StepLog, list[list[int]], np.ndarray]:
+    """The step log, the ids proposed at each step, and their float32 scores, for looking into single steps.
+
+    Steps that vLLM does not ask the proposer for (near max_model_len) hold no ids and score 0.
+    """
+    logs, ids, scores = _walk_all(requests, [setting], cache, max_model_len, None, True)
+    return logs[0], ids, scores
+
+
+def _walk_all(requests, settings, cache, max_model_len, progress, keep_ids):
+    limit = NO_LIMIT if max_model_len is None else max_model_len
+    prompts, outputs, tails = requests.prompts, requests.outputs, requests.tails
+    depth = cache.max_tree_depth
+    largest = max((int(t.flat.max()) for t in (prompts, outputs, tails) if len(t.flat)), default=0)
+    if cache.tree is None:
+        cache.tree = trees.new_tree(depth, largest)
+    longest = int((prompts.lengths + outputs.lengths).max(initial=1))
+    local = trees.new_tree(depth, largest, longest + 2)
+    bounds = np.stack([_bounds(s, depth) for s in settings])
+    k = np.array([s.num_speculative_tokens for s in settings], np.int64)
+    least = np.array([s.min_token_prob for s in settings], np.float32)
+    ends = prompts.lengths + outputs.lengths
+    flat = (prompts.flat, prompts.offsets, outputs.flat, outputs.offsets, tails.flat, tails.offsets)
+    pieces: list[list[tuple]] = [[] for _ in settings]
+    said, scored = [], []
+    marks = np.zeros(len(local.root), np.int64)
+    cuts = outputs.offsets[1:] // _CHUNK_TOKENS
+    cuts = [0, *(np.flatnonzero(np.diff(cuts)) + 1).tolist(), len(requests)]
+    for low, high in zip(cuts, cuts[1:], strict=False):
+        room = int(outputs.offsets[high] - outputs.offsets[low])
+        steps, rows = np.empty((len(settings), room, 4), np.int32), np.zeros(len(settings), np.int64)
+        scores = np.zeros((len(settings), room), np.float32)
+        ids = np.zeros((room if keep_ids else 0, max(1, min(depth, int(k.max())))), np.int32)
+        stopped = np.full((len(settings), high - low), -1, np.int64)
+        local, cache.tree, evicted = _walk(
+            low, high, *flat, k, bounds, least, limit, cache.max_cached_requests, local, cache.tree,
+            marks, steps, rows, scores, ids, stopped,
+        )  # fmt: skip
+        cache.evictions += evicted
+        for c, piece in enumerate(pieces):
+            piece.append(_counted(steps[c, : rows[c]], stopped[c], low, requests, int(k[c]), limit, ends))
+        if keep_ids:
+            drafted = steps[0, : rows[0], 2]
+            said += [ids[row, : drafted[row]].tolist() for row in range(rows[0])]
+            scored.append(scores[0, : rows[0]])
+        if progress is not None:
+            progress(high - low)
+    cache.requests += len(requests)
+    logs = [StepLog.of(len(requests), *np.concatenate(piece).T) for piece in pieces] if pieces[0] else []
+    return logs, said, np.concatenate(scored) if scored else np.zeros(0, np.float32)
+
+
+def _bounds(setting: Setting, depth: int) -> np.ndarray:
+    """Most tokens that a context of m tokens may propose, m = 0 … depth - 1, int64; arctic's own float arithmetic."""
+    m = np.arange(max(depth, 1))
+    with np.errstate(over="ignore"):
+        most = (m.astype(np.float32) * np.float32(setting.max_spec_factor)).astype(np.float64) + 1e-6
+    most[~(most < 2**31)] = 0  # arctic's cast to int overflows to a negative number
+    return np.minimum(np.minimum(most.astype(np.int64), setting.num_speculative_tokens), depth - m)
+
+
+def _counted(steps, stopped, low, requests, k, limit, ends):
+    """Rows (request, history, drafted, accepted) as columns of a StepLog: request, step, drafted, …, filler; int64.
+
+    Requests that came too near the limit for vLLM to ask the proposer (`stopped` = the history from which on) are
+    counted to their end here, by `walk.settle`.
+    """
+    request, history, drafted, accepted = steps.astype(np.int64).T
+    overrun = np.maximum(0, history + accepted + 1 - ends[request])
+    reason = np.where(drafted > 0, PROPOSED, np.where(history + 1 >= limit, LENGTH_LIMIT, NO_MATCH))
+    columns = [request, history, drafted, accepted, overrun, reason, np.zeros_like(request)]
+    unasked = []
+    for i in np.flatnonzero(stopped >= 0) + low:
+        ids = np.concatenate([requests.prompts[i], requests.outputs[i], requests.tails[i]])
+        at = int(stopped[i - low])
+        while at < ends[i]:
+            counts = settle(ids, at, int(ends[i]), k, limit, False, 0, 0, SKIPPED)
+            unasked.append((i, at, counts[0], counts[2], counts[3], counts[4], counts[1]))
+            at += counts[2] + 1
+    table = np.stack(columns, axis=1)
+    if unasked:
+        table = np.concatenate([table, np.array(unasked, np.int64)])
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    starts = np.searchsorted(table[:, 0], table[:, 0])
+    table[:, 1] = np.arange(len(table)) - starts + 1
+    return table
+
+
+@njit(cache=True)
+def _walk(
+    low, high, prompt_ids, prompt_at, output_ids, output_at, tail_ids, tail_at,
+    k, bounds, least, limit, cached, local, shared, marks, steps, rows, scores, ids, stopped,
+):  # fmt: skip
+    """Requests low to high; returns both trees, grown or not, and how many requests were evicted."""
+    depth, settings, evicted = len(local.act) - 1, len(k), 0
+    record = np.zeros(1, np.int32)
+    history = np.zeros(settings, np.int64)
+    asked = np.zeros(settings, np.bool_)
+    for i in range(low, high):
+        start = prompt_at[i + 1] - prompt_at[i]
+        end = start + output_at[i + 1] - output_at[i]
+        known = end + tail_at[i + 1] - tail_at[i]
+        if end == start:
+            continue
+        if known > len(record):
+            record = np.zeros(2 * known, np.int32)
+        record[:start] = prompt_ids[prompt_at[i] : prompt_at[i + 1]]
+        record[start:end] = output_ids[output_at[i] : output_at[i + 1]]
+        record[end:known] = tail_ids[tail_at[i] : tail_at[i + 1]]
+        some = False
+        for c in range(settings):
+            asked[c] = start + k[c] <= limit
+            history[c] = start + 1
+            if asked[c]:
+                some = True
+            elif start + 1 < end:
+                stopped[c, i - low] = start + 1
+        if not some or start + 1 >= limit:
+            continue
+        if cached:
+            if shared.size[trees.CACHED] == cached:
+                trees.evict(shared)
+                evicted += 1
+            while trees.short_of_room(shared):
+                shared = trees.grown(shared)
+            trees.open_sequence(shared)
+        local = _start_local(local, record, start)
+        reach, at = start + 1, start
+        while at < reach:
+            if at < end:
+                while trees.short_of_room(local):
+                    local = trees.grown(local)
+                trees.append(local, record[at])
+            if cached:
+                while trees.short_of_room(shared):
+                    shared = trees.grown(shared)
+                trees.append(shared, record[at])
+            at += 1
+            if at >= end:
+                continue
+            context = min(depth, at) - 1
+            reached = False  # whether the longer contexts, which span the prompt, were looked for in the global tree
+            longest = 0
+            for c in range(settings):
+                if history[c] != at or not asked[c]:
+                    continue
+                if cached and not reached:
+                    longest = _reach(shared, record, at, at - start, context)
+                    reached = True
+                most = min(k[c], limit - at - 1)
+                first = _best(local, min(local.size[LONGEST], context), bounds[c], most, least[c], np.float32(-1.0), record, at, known)
+                best, tree = first, local
+                if cached:
+                    second = _best(shared, longest, bounds[c], most, least[c], first[0], record, at, known)
+                    if second[0] > first[0]:
+                        best, tree = second, shared
+                score, drafted, accepted, m = best
+                row = rows[c]
+                steps[c, row, 0], steps[c, row, 1], steps[c, row, 2], steps[c, row, 3] = i, at, drafted, accepted
+                scores[c, row] = max(score, np.float32(0.0))
+                if drafted and len(ids):
+                    _draft(tree, m, drafted, least[c], record, at, known, ids[row])
+                rows[c] = row + 1
+                new = at + accepted + 1
+                asked[c] = at + drafted + k[c] <= limit
+                history[c] = min(new, end)
+                if asked[c]:
+                    if new < limit:
+                        reach = max(reach, min(new, known))
+                elif new < end:
+                    stopped[c, i - low] = new
+        if cached:
+            trees.close_sequence(shared)
+    return local, shared, evicted
+
+
+@njit
+def _start_local(local, record, start):
+    trees.clear(local)
+    trees.open_sequence(local)
+    for at in range(start):
+        while trees.short_of_room(local):
+            local = trees.grown(local)
+        trees.append(local, record[at])
+    return local
+
+
+@njit
+def _reach(tree, record, at, response, context):
+    """Longest context in the global tree. Those beyond the response span the prompt: find them, keep them in `act`."""
+    longest = min(tree.size[LONGEST], context)
+    if tree.size[LONGEST] < response:
+        return longest
+    ids, mask = tree.ids, len(tree.ids) - 1
+    while longest < context:
+        m = longest + 1
+        n, ref = np.int64(0), np.int64(-1)
+        for j in range(at - m, at):
+            if ref >= 0:
+                if ids[ref & mask] != record[j]:
+                    return longest
+                ref += 1
+                continue
+            n = np.int64(trees.child_of(tree, n, record[j]))
+            if n == 0:
+                return longest
+            ref = np.int64(tree.node[n, REF])
+        # Inside a lazy leaf all that counts is where it goes on; it is told from a node by its sign.
+        tree.act[m] = n if ref < 0 else -1 - (ref & trees.POSITION)
+        longest = m
+    return longest
+
+
+@njit
+def _best(tree, longest, bound, most, least, floor, record, at, known):
+    """The best draft over contexts of 1 … longest tokens: (score, drafted, accepted, context length).
+
+    Contexts are taken in falling order of the most tokens they may propose, longer ones first, until none can still
+    win. `floor`: a score that must be beaten.
+    """
+    best, drafted, accepted, chosen = floor, 0, 0, 0
+    peak = longest
+    while peak > 1 and min(bound[peak - 1], most) > min(bound[peak], most):
+        peak -= 1
+    down, up = peak, peak + 1
+    while True:
+        if up <= longest and (down < 1 or bound[up] >= bound[down]):
+            m = up
+            up += 1
+        elif down >= 1:
+            m = down
+            down -= 1
+        else:
+            break
+        room = min(bound[m], most)
+        if room <= 0 or room < best or (room == best and m < chosen):
+            break
+        score, n, matched = _draft(tree, m, room, least, record, at, known, record[:0])
+        if score > best or (score == best and m > chosen and chosen > 0):
+            best, drafted, accepted, chosen = score, n, matched, m
+    return best, drafted, accepted, chosen
+
+
+@njit
+def _draft(tree, m, room, least, record, at, known, out):
+    """Follow the first children from the node of the last m tokens: (score, candidates, how many match the record)."""
+    node, ids, mask = tree.node, tree.ids, len(tree.ids) - 1
+    n = np.int64(tree.act[m])
+    ref = np.int64(-1)
+    if n < 0:
+        ref = -1 - n
+    else:
+        ref = np.int64(node[n, REF])
+    prob, score = np.float32(1.0), np.float32(0.0)
+    drafted, matched, matching = 0, 0, True
+    while drafted < room and prob >= least:
+        if ref >= 0:
+            token = ids[ref & mask]
+            if token < 0:
+                break
+            ref += 1
+        else:
+            child = np.int64(node[n, HEAD])
+            if child == 0:
+                break
+            prob *= np.float32(node[child, COUNT]) / np.float32(node[n, COUNT])
+            if prob < least:
+                break
+            n = child
+            token = node[n, TOKEN]
+            ref = np.int64(node[n, REF])
+        if drafted < len(out):
+            out[drafted] = token
+        matching = matching and at + drafted < known and token == record[at + drafted]
+        if matching:
+            matched += 1
+        drafted += 1
+        score += prob
+    return score, drafted, matched
