@@ -1,0 +1,51 @@
+"""The dashboard's frame: which run, which page. Started by `launch.py` with the warehouse in the environment."""
+
+import streamlit as st
+
+from dashboards import data
+from schemas.errors import InputError
+
+st.set_page_config(page_title="specreplay", layout="wide")
+page = st.navigation(
+    [
+        st.Page("pages/coverage.py", title="Coverage", default=True),
+        st.Page("pages/positions.py", title="Positions"),
+    ]
+)
+
+
+try:
+    runs = {info["run"]: info for info in data.runs()}
+except InputError as error:
+    st.title("specreplay")
+    st.error(str(error), icon=":material/error:")
+    st.stop()
+if not runs:
+    st.title("No run yet")
+    st.info(f"The warehouse {data.warehouse().root} holds no run. Ingest a trace and replay it, then reload this page:")
+    st.code(
+        "specreplay ingest examples/trace --trace demo --tokenizer examples/models/target\n"
+        "specreplay replay examples/configs/recorded.toml",
+        language="bash",
+    )
+    st.stop()
+
+asked = st.query_params.get("run")
+with st.sidebar:
+    run = st.selectbox(
+        "Run",
+        list(runs),
+        index=list(runs).index(asked) if asked in runs else 0,
+        key="run",
+    )
+    info = runs[run]
+    started = f"{info['started']:%Y-%m-%d %H:%M} UTC · " if info["started"] else ""
+    st.caption(
+        f"{started}trace **{info['trace']}** · {info['label']} · runner {info['runner']} · {info['status']}"
+        + (" · reconciled" if info["reconciled"] else "")
+    )
+if info["status"] != "complete":
+    st.warning(f"This run is {info['status']}: the numbers cover what is committed so far.")
+if info["reconciled"] is False:
+    st.error("The step log does not add up to the engine's own counters: do not trust these numbers.")
+page.run()

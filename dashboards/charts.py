@@ -1,0 +1,213 @@
+"""Rows to Altair charts, pure: no query, no Streamlit, no number that a view did not count.
+
+Fields are the views' own column names, and names of proposers and workloads are values, never fields: dots, brackets
+and colons in them mean nothing to Vega.
+"""
+
+from collections.abc import Sequence
+
+import altair as alt
+import pyarrow as pa
+
+_PALETTE = "#2457a8 #d1570b #1a8a5a #a53c8b #8a6d00 #0f8ea6 #c22f3f #5b4bc4 #6a7b16 #7a4a2b".split()
+_SHAPES = "circle square triangle-up diamond cross triangle-down triangle-left triangle-right".split()
+_LEVELS = (1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20, 30)
+_INK, _FAINT = "#3a4254", "#8b93a5"
+
+
+def coverage_chart(rows: pa.Table, proposers: Sequence[str]) -> alt.LayerChart:
+    """Coverage against mean acceptance length, a point per proposer and workload, curves of equal tokens per step.
+
+    Along a curve coverage × (mean acceptance length − 1) is the same: E/S = 1 + that, up to tokens cut off at the end.
+    Rows whose mean acceptance length is NULL have no point.
+
+    Args:
+        rows: of group_summary, a workload each.
+        proposers: all proposers of the run, so that a colour means the same under every filter.
+    """
+    shown = [row for row in rows.to_pylist() if row["mean_acceptance_length"] is not None]
+    top = max([2.0, *(row["mean_acceptance_length"] for row in shown)]) * 1.06
+    workloads = sorted({row["workload"] for row in shown})
+    x, y = _axes(top)
+    chosen = alt.selection_point(fields=["proposer"], bind="legend", name="chosen")
+    many = len(workloads) > len(_SHAPES)
+    points = (
+        alt.Chart(_data(shown))
+        .mark_point(filled=True, size=110, stroke="white", strokeWidth=0.8)
+        .encode(
+            x=x,
+            y=y,
+            color=_colour("proposer", proposers),
+            shape=alt.value("circle")
+            if many
+            else alt.Shape(
+                "workload:N",
+                title="workload",
+                scale=alt.Scale(domain=workloads, range=_SHAPES[: len(workloads)]),
+                legend=alt.Legend(orient="right", symbolFillColor=_FAINT, symbolStrokeWidth=0, labelLimit=220),
+            ),
+            opacity=alt.condition(chosen, alt.value(0.95), alt.value(0.12)),
+            tooltip=_tooltip(),
+        )
+        .add_params(chosen)
+    )
+    return alt.layer(*_level_curves(top, x, y), points).properties(height=470)
+
+
+def _axes(top: float) -> tuple[alt.X, alt.Y]:
+    x = alt.X(
+        "coverage:Q",
+        title="coverage  (rounds / steps)",
+        scale=alt.Scale(domain=[0, 1.04], nice=False),  # room for points at 100 %
+        axis=alt.Axis(format=".0%", values=[0, 0.2, 0.4, 0.6, 0.8, 1], grid=False),
+    )
+    y = alt.Y(
+        "mean_acceptance_length:Q",
+        title="mean acceptance length  (1 + accepted / rounds)",
+        scale=alt.Scale(domain=[1, top], nice=False, zero=False),
+        axis=alt.Axis(tickCount=6),
+    )
+    return x, y
+
+
+def _level_curves(top: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Hyperbolas of equal tokens per step under `top`, each named at its right end."""
+    levels = [level for level in _LEVELS if level < top]
+    end = 1.04
+    curves = [
+        {"level": level, "coverage": at, "mean_acceptance_length": 1 + (level - 1) / at}
+        for level in levels
+        for at in _geometric((level - 1) / (top - 1), end)
+    ]
+    ends = [
+        {"coverage": end, "mean_acceptance_length": 1 + (level - 1) / end, "text": f"{level:g}"} for level in levels
+    ]
+    lines = (
+        alt.Chart(_data(curves))
+        .mark_line(color="#c6ccd8", strokeWidth=1, strokeDash=[4, 3])
+        .encode(x=x, y=y, detail="level:N")
+    )
+    names = (
+        alt.Chart(_data(ends)).mark_text(align="left", dx=5, color=_FAINT, fontSize=11).encode(x=x, y=y, text="text:N")
+    )
+    title = (
+        alt.Chart(_data([{"coverage": end, "mean_acceptance_length": top, "text": "tokens per step"}]))
+        .mark_text(align="right", dx=26, dy=-9, color=_FAINT, fontSize=11)
+        .encode(x=x, y=y, text="text:N")
+    )
+    return [lines, names, title]
+
+
+def _geometric(low: float, high: float, count: int = 80) -> list[float]:
+    """From low to high in equal ratios: dense where a hyperbola is steep."""
+    return [low * (high / low) ** (i / (count - 1)) for i in range(count)]
+
+
+def position_chart(rows: pa.Table, rate: str, by: str, names: Sequence[str]) -> alt.LayerChart:
+    """One per-position rate as curves. A position where the rate is undefined leaves a gap.
+
+    Args:
+        rows: of position_summary or proposer_positions.
+        rate: unconditional, conditional or attempted.
+        by: column that tells the curves apart, proposer or workload.
+        names: all values of it in the run, so that a colour means the same under every filter.
+    """
+    count = {"unconditional": "rounds", "conditional": "reached", "attempted": "drafted_at"}[rate]
+    shown = [{**row, "series": row[by]} for row in rows.to_pylist()]
+    last = max((row["position"] for row in shown), default=1)
+    base = alt.Chart(_data(shown)).encode(
+        x=alt.X(
+            "position:Q",
+            title="position in the draft",
+            scale=alt.Scale(domain=[1, max(last, 2)], nice=False, padding=8),
+            axis=alt.Axis(format="d", values=_ticks(last), grid=False),
+        ),
+        y=alt.Y(f"{rate}:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=5)),
+        color=_colour("series", names, orient="bottom"),
+        tooltip=[
+            alt.Tooltip("series:N", title=by),
+            alt.Tooltip("position:Q", title="position"),
+            alt.Tooltip(f"{rate}:Q", title=rate, format=".1%"),
+            alt.Tooltip("accepted_at:Q", title="accepted at least this many", format=","),
+            alt.Tooltip(f"{count}:Q", title=f"of {_COUNT_TITLES[count]}", format=","),
+        ],
+    )
+    return alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=45, opacity=1)).properties(
+        height=320
+    )
+
+
+_COUNT_TITLES = {
+    "rounds": "rounds",
+    "reached": "rounds that came this far",
+    "drafted_at": "rounds that proposed this far",
+}
+
+
+def miss_chart(rows: pa.Table) -> alt.Chart:
+    """Share of decode steps that proposed nothing, by reason, a bar per workload and proposer.
+
+    Args:
+        rows: of miss_reasons.
+    """
+    shown = [
+        {**row, "miss_reason": row["miss_reason"] or "(not told)", "bar": f"{row['workload']} · {row['proposer']}"}
+        for row in rows.to_pylist()
+    ]
+    return (
+        alt.Chart(_data(shown))
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "share:Q", title="share of decode steps", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1])
+            ),
+            y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelLimit=320)),
+            color=alt.Color(
+                "miss_reason:N",
+                title="nothing proposed because",
+                scale=alt.Scale(range=_PALETTE),
+                legend=alt.Legend(orient="bottom"),
+            ),
+            tooltip=[
+                alt.Tooltip("proposer:N"),
+                alt.Tooltip("workload:N"),
+                alt.Tooltip("miss_reason:N", title="reason"),
+                alt.Tooltip("steps:Q", title="decode steps", format=","),
+                alt.Tooltip("share:Q", title="share of decode steps", format=".1%"),
+            ],
+        )
+        .properties(height=alt.Step(20))
+    )
+
+
+def _data(rows: list[dict]) -> alt.InlineData:
+    return alt.InlineData(values=rows)
+
+
+def _colour(field: str, names: Sequence[str], orient: str = "right") -> alt.Color:
+    domain = list(names)
+    colours = [_FAINT if name == "none" else _PALETTE[i % len(_PALETTE)] for i, name in enumerate(domain)]
+    legend = alt.Legend(orient=orient, labelLimit=260, columns=2 if orient == "bottom" else 1, symbolStrokeWidth=0)
+    return alt.Color(
+        f"{field}:N",
+        title=None if orient == "bottom" else field,
+        scale=alt.Scale(domain=domain, range=colours),
+        legend=legend,
+    )
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    counts = ("requests", "steps", "rounds", "drafted", "accepted", "emitted")
+    return [
+        alt.Tooltip("proposer:N"),
+        alt.Tooltip("workload:N"),
+        alt.Tooltip("coverage:Q", title="coverage = rounds / steps", format=".1%"),
+        alt.Tooltip("acceptance_rate:Q", title="acceptance rate = accepted / drafted", format=".1%"),
+        alt.Tooltip("mean_acceptance_length:Q", title="mean acceptance length = 1 + accepted / rounds", format=".2f"),
+        alt.Tooltip("tokens_per_step:Q", title="tokens per step = emitted / steps", format=".2f"),
+        *(alt.Tooltip(f"{name}:Q", format=",") for name in counts),
+    ]
+
+
+def _ticks(last: int) -> list[int]:
+    return list(range(1, last + 1, max(1, last // 12)))

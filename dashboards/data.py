@@ -1,0 +1,140 @@
+"""What the pages may know: SELECTs from the views of one warehouse. No arithmetic, no drawing.
+
+The views are opened once per set of committed files and asked through a cursor per query, so that sessions in
+parallel see the same numbers and a run that is committed meanwhile appears on the next click.
+"""
+
+import hashlib
+import os
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import streamlit as st
+
+from pipeline.views import connect, init_sql, query
+from pipeline.warehouse import Warehouse
+
+WAREHOUSE_VARIABLE = "SPECREPLAY_WAREHOUSE"
+ALL = None
+"""Filter value for "not filtered by this"."""
+
+# group_summary's scope by (a workload is chosen, a tenant is chosen)
+_SCOPES = {
+    (False, False): "all",
+    (True, False): "workload",
+    (False, True): "tenant",
+    (True, True): "workload and tenant",
+}
+
+
+def warehouse() -> Warehouse:
+    """The warehouse that the environment names.
+
+    Raises:
+        InputError: it is no folder.
+    """
+    return Warehouse(os.environ.get(WAREHOUSE_VARIABLE, "warehouse"))
+
+
+def runs() -> list[dict[str, Any]]:
+    """Rows of run_info, the one started last first.
+
+    Raises:
+        InputError: no warehouse there, or a committed file is damaged.
+    """
+    return select("SELECT * FROM run_info ORDER BY started DESC NULLS LAST, run DESC").to_pylist()
+
+
+def values(run: str, column: str) -> list[str]:
+    """The proposers, workloads or tenants of a run, in order of name; `column` says which."""
+    view = {"proposer": "proposer_summary", "workload": "workload_summary", "tenant": "tenant_summary"}[column]
+    rows = select(f"SELECT DISTINCT {column} FROM {view} WHERE run = ? ORDER BY {column}", run)
+    return rows[column].to_pylist()
+
+
+def proposers(run: str, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
+    """A row per proposer over the requests of that workload and tenant, most tokens per step first, with its cost.
+
+    Cost is measured per proposer over the whole run: with a filter it is NULL.
+    """
+    whole = workload is ALL and tenant is ALL
+    return select(
+        "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency "
+        "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
+        "ON cost.run = summary.run AND cost.proposer = summary.proposer AND ? "
+        "WHERE summary.run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
+        "ORDER BY tokens_per_step DESC NULLS LAST, summary.proposer",
+        whole,
+        run,
+        _SCOPES[workload is not ALL, tenant is not ALL],
+        *(workload, workload, tenant, tenant),
+    )
+
+
+def points(run: str, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
+    """A row per proposer and workload, over the requests of that tenant."""
+    return select(
+        "SELECT * FROM group_summary "
+        "WHERE run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
+        "ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
+        run,
+        _SCOPES[True, tenant is not ALL],
+        *(workload, workload, tenant, tenant),
+    )
+
+
+def misses(run: str, workload: str | None = ALL) -> pa.Table:
+    """Rows of miss_reasons, all tenants."""
+    return select(
+        "SELECT * FROM miss_reasons WHERE run = ? AND (? IS NULL OR workload = ?) "
+        "ORDER BY workload, proposer, miss_reason",
+        *(run, workload, workload),
+    )
+
+
+def positions(run: str, workload: str | None = ALL) -> pa.Table:
+    """A row per proposer and position, pooled over workloads or for one of them."""
+    if workload is ALL:
+        return select("SELECT * FROM proposer_positions WHERE run = ? ORDER BY proposer, position", run)
+    return select(
+        "SELECT * FROM position_summary WHERE run = ? AND workload = ? ORDER BY proposer, position", run, workload
+    )
+
+
+def workload_positions(run: str, proposer: str) -> pa.Table:
+    """A row per workload and position of one proposer."""
+    return select(
+        "SELECT * FROM position_summary WHERE run = ? AND proposer = ? ORDER BY workload, position", run, proposer
+    )
+
+
+def only(rows: pa.Table, column: str, wanted: list[str]) -> pa.Table:
+    """The rows whose `column` is one of `wanted`, order kept."""
+    return rows.filter(pc.is_in(rows[column], pa.array(wanted, pa.string())))
+
+
+def select(sql: str, *parameters: Any) -> pa.Table:
+    """The rows of a SELECT over the views, cached for as long as the committed files are the same.
+
+    Raises:
+        InputError: no warehouse there, or a committed file is damaged.
+    """
+    root = str(warehouse().root)
+    return _rows(root, _committed(warehouse()), sql, parameters)
+
+
+def _committed(house: Warehouse) -> str:
+    """Changes whenever a shard, plan or end of a run is committed."""
+    return hashlib.sha256(init_sql(house).encode()).hexdigest()
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _connection(root: str, committed: str) -> duckdb.DuckDBPyConnection:
+    return connect(Warehouse(root))
+
+
+@st.cache_data(max_entries=200, show_spinner="Reading the warehouse …")
+def _rows(root: str, committed: str, sql: str, parameters: tuple) -> pa.Table:
+    return query(_connection(root, committed), sql, list(parameters))

@@ -1,0 +1,74 @@
+"""First page: how often a proposer proposes, set against how far its candidates go."""
+
+import streamlit as st
+
+from dashboards import charts, columns, data
+
+_HEADLINES = 4
+
+run = st.session_state["run"]
+names = data.values(run, "proposer")
+
+st.title("Coverage against acceptance")
+st.markdown(
+    "Acceptance only looks at steps that proposed something. **Tokens per step** counts the misses too: "
+    "it is what a user gets, and it grows along the dashed curves."
+)
+with st.sidebar:
+    chosen = st.multiselect("Proposers", names, default=names, key="proposers")
+    workload = st.selectbox(
+        "Workload",
+        [data.ALL, *data.values(run, "workload")],
+        format_func=lambda w: w or "all workloads",
+        key="workload",
+    )
+    tenant = st.selectbox(
+        "Tenant", [data.ALL, *data.values(run, "tenant")], format_func=lambda t: t or "all tenants", key="tenant"
+    )
+
+summary = data.only(data.proposers(run, workload, tenant), "proposer", chosen)
+points = data.only(data.points(run, workload, tenant), "proposer", chosen)
+if not summary.num_rows:
+    st.info("Nothing to show: choose at least one proposer, or a workload and tenant that have requests in common.")
+    st.stop()
+
+best = summary.slice(0, _HEADLINES).to_pylist()
+for column, row in zip(st.columns(_HEADLINES), best, strict=False):
+    with column.container(border=True):
+        st.metric(
+            row["proposer"],
+            columns.written("tokens_per_step", row["tokens_per_step"]),
+            help=columns.HELP["tokens_per_step"],
+        )
+        speed = row["speedup_over_none"]
+        st.caption(
+            f"tokens per step · coverage **{columns.written('coverage', row['coverage'])}** · "
+            f"mean acceptance length **{columns.written('mean_acceptance_length', row['mean_acceptance_length'])}**"
+            + (f" · **{columns.written('speedup_over_none', speed)}** the speed of none" if speed is not None else "")
+        )
+
+st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
+undefined = sorted({r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None})
+if undefined:
+    st.caption(
+        f"No point where nothing was ever proposed (mean acceptance length is undefined): {', '.join(undefined)}."
+    )
+
+st.subheader("Per proposer")
+st.caption("Pooled: ratios of sums over all requests chosen. Hover a column's name for its formula.")
+extra = ["speedup_over_none", "us_per_emitted_token", "equal_outputs"]
+columns.table(summary, ["proposer", *columns.SUMMARY, *extra], key="proposer_table")
+with st.expander("Mean of the requests' own numbers"):
+    st.caption("Long requests rule a pooled ratio; here each request counts once, where its number is defined.")
+    columns.per_request(summary, key="per_request_table")
+
+st.subheader("By workload")
+columns.table(points, ["workload", "proposer", *columns.SUMMARY], key="workload_table")
+
+st.subheader("Why nothing was proposed")
+misses = data.only(data.misses(run, workload), "proposer", chosen)
+if misses.num_rows:
+    st.caption("All tenants. A bar ends at 1 − coverage.")
+    st.altair_chart(charts.miss_chart(misses), width="stretch", key="miss_chart")
+else:
+    st.caption("Every decode step of the proposers chosen proposed something.")
