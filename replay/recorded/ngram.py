@@ -125,7 +125,7 @@ def _walk(
         ids[start:end] = output_ids[output_at[i] : output_at[i + 1]]
         ids[end:known] = tail_ids[tail_at[i] : tail_at[i + 1]]
         mask = 15
-        while mask < 2 * end:
+        while mask + 1 < 2 * end:
             mask = 2 * mask + 1
         stamp += min(max_n, end) + 1
         for j in range(_shared_ends(ids, start, end, base, ends)):

@@ -1,0 +1,122 @@
+"""Is a recorded replay the exact counts a live engine would give, or a proxy? As far as the trace's columns tell.
+
+Knows only what the trace says of itself: no text, no engine. Numerics are outside: another batch shape or dtype can
+flip a near-tie, in the target as in a draft model.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from replay.requests import Requests
+
+REFUSED_WITH_SPECULATION = ("min_p", "logit_bias")
+"""Sampling settings with which vLLM does not speculate at all."""
+
+GRAMMARS = ("structured_outputs", "guided_decoding", "response_format")
+"""Sampling settings that put a grammar on the output; the engine then cuts candidates that a lookup would count."""
+
+NO_SAMPLING_EFFECT = frozenset(
+    "max_tokens min_tokens stop stop_token_ids ignore_eos seed n logprobs prompt_logprobs detokenize "
+    "skip_special_tokens spaces_between_special_tokens include_stop_str_in_output".split()
+)
+"""Sampling settings that do not change the distribution the target samples from."""
+
+
+def label(
+    requests: Requests,
+    config: Mapping,
+    *,
+    target: str | None,
+    sampling: Mapping | None = None,
+    max_model_len: int | None = None,
+    concurrency: int = 1,
+) -> tuple[str, str]:
+    """`("exact", reason)` or `("proxy", reasons joined by "; ")`.
+
+    Args:
+        requests: with recorded outputs.
+        config: effective `speculative_config`.
+        target: folder or name of the model the numbers are meant for; None = whichever model wrote the outputs.
+        sampling: SamplingParams the numbers are meant for; None = as recorded.
+        max_model_len: limit of prompt + output in tokens, as the replay was given it.
+        concurrency: sequences at once in the engine the numbers are meant for.
+    """
+    checks = (
+        _other_model(requests, target),
+        _tokenised(requests),
+        _sampled_otherwise(requests, sampling),
+        _sampling_that_stops_speculation(requests),
+        _end_unknown(requests),
+        _interleaved(requests, config, max_model_len, concurrency),
+    )
+    reasons = [reason for reason in checks if reason]
+    if reasons and config["method"] != "none":
+        return "proxy", "; ".join(reasons)
+    return "exact", "the trace holds the ids this target sampled, and what it would have said past the end"
+
+
+def _other_model(requests: Requests, target: str | None) -> str:
+    if target is None:
+        return ""
+    name = Path(target).name
+    others = [m for m in requests.meta.column("model").to_pylist() if m is None or Path(m).name != name]
+    known = sorted({m for m in others if m is not None})
+    if known:
+        return f"{len(others)} outputs come from another model ({known[0]}), not from {name}"
+    return f"{len(others)} rows do not say which model wrote them" if others else ""
+
+
+def _tokenised(requests: Requests) -> str:
+    kinds = [_json(text).get("token_ids", "given") for text in requests.meta.column("extra").to_pylist()]
+    n = kinds.count("tokenised")
+    return f"the ids of {n} requests were made from text again, hidden tokens not among them" if n else ""
+
+
+def _sampled_otherwise(requests: Requests, sampling: Mapping | None) -> str:
+    if sampling is None:
+        return ""
+    wanted = {key: value for key, value in sampling.items() if key not in NO_SAMPLING_EFFECT}
+    rows = [_json(text) for text in requests.meta.column("sampling").to_pylist()]
+    n = sum(any(row.get(key) != value for key, value in wanted.items()) for row in rows)
+    return f"{n} outputs were sampled with other settings" if n else ""
+
+
+def _sampling_that_stops_speculation(requests: Requests) -> str:
+    rows = [_json(text) for text in requests.meta.column("sampling").to_pylist()]
+    refused = sum(any(row.get(key) for key in REFUSED_WITH_SPECULATION) for row in rows)
+    grammar = sum(any(row.get(key) for key in GRAMMARS) for row in rows)
+    reasons = []
+    if refused:
+        reasons.append(f"vLLM does not speculate on {refused} requests ({' or '.join(REFUSED_WITH_SPECULATION)})")
+    if grammar:
+        reasons.append(f"{grammar} requests have a grammar: drafted, rounds and coverage are upper bounds")
+    return "; ".join(reasons)
+
+
+def _end_unknown(requests: Requests) -> str:
+    walked = requests.outputs.lengths > 1
+    n = int(np.sum(walked & (requests.tails.lengths == 0)))
+    if not n:
+        return ""
+    unsaid = int(np.sum(walked & requests.meta.column("finish_reason").is_null().to_numpy()))
+    cut = f", and {unsaid} do not say why they ended" if unsaid else ""
+    return f"{n} requests have no tail_token_ids: what their last round accepts past the end is unknown{cut}"
+
+
+def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None, concurrency: int) -> str:
+    if concurrency == 1:
+        return ""
+    if config["method"] == "suffix":
+        return "suffix with several sequences at once: the shared tree depends on how they interleave"
+    longest = int((requests.prompts.lengths + requests.outputs.lengths).max(initial=0))
+    if max_model_len is not None and longest + 2 * config.get("num_speculative_tokens", 0) > max_model_len:
+        return "near max_model_len one sequence fills the whole batch with placeholders"
+    return ""
+
+
+def _json(text: str | None) -> dict:
+    value = json.loads(text) if text else {}
+    return value if isinstance(value, dict) else {}
