@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dashboards import data
+from dashboards.columns import literal
 from schemas.errors import InputError
 
 st.set_page_config(page_title="specreplay", layout="wide")
@@ -40,10 +41,8 @@ with st.sidebar:
     )
     info = runs[run]
     started = f"{info['started']:%Y-%m-%d %H:%M} UTC · " if info["started"] else ""
-    st.caption(
-        f"{started}trace **{info['trace']}** · {info['label']} · runner {info['runner']} · {info['status']}"
-        + (" · reconciled" if info["reconciled"] else "")
-    )
+    parts = [f"trace **{literal(str(info['trace']))}**", info["label"], f"runner {info['runner']}", info["status"]]
+    st.caption(started + " · ".join(parts) + (" · reconciled" if info["reconciled"] else ""))
 if info["status"] != "complete":
     st.warning(f"This run is {info['status']}: the numbers cover what is committed so far.")
 if info["reconciled"] is False:

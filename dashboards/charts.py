@@ -187,7 +187,8 @@ def _data(rows: list[dict]) -> alt.InlineData:
 def _colour(field: str, names: Sequence[str], orient: str = "right") -> alt.Color:
     domain = list(names)
     colours = [_FAINT if name == "none" else _PALETTE[i % len(_PALETTE)] for i, name in enumerate(domain)]
-    legend = alt.Legend(orient=orient, labelLimit=260, columns=2 if orient == "bottom" else 1, symbolStrokeWidth=0)
+    columns = 2 if orient == "bottom" and max(map(len, domain), default=0) < 16 else 1
+    legend = alt.Legend(orient=orient, labelLimit=260, columns=columns, symbolStrokeWidth=0)
     return alt.Color(
         f"{field}:N",
         title=None if orient == "bottom" else field,

@@ -1,5 +1,6 @@
 """How each number is written and what it means: one definition per column, shown wherever the column is."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -40,15 +41,18 @@ _TITLES = {
     "us_per_emitted_token": "µs per token",
     "equal_outputs": "same output",
 }
-SUMMARY = (
-    "requests steps rounds drafted accepted coverage acceptance_rate mean_acceptance_length tokens_per_step"
-).split()
-RATIOS = SUMMARY[-4:]
+RATIOS = "tokens_per_step coverage acceptance_rate mean_acceptance_length".split()
+COUNTS = "requests steps rounds drafted accepted".split()
 
 
 def title(column: str) -> str:
     """The column's name as a person reads it."""
     return _TITLES.get(column, column.replace("_", " "))
+
+
+def literal(name: str) -> str:
+    """A name for places that read Markdown: drawn as it is spelled."""
+    return re.sub(r"([\\`*_{}\[\]()#+.!|~<>$:-])", r"\\\1", name)
 
 
 def written(column: str, value: float | None) -> str:
@@ -88,7 +92,8 @@ def _draw(rows: pa.Table, columns: dict[str, tuple[str, str, str]], key: str) ->
         )
         for name, (like, label, help_) in columns.items()
     }
-    st.dataframe(style, column_config=config, hide_index=True, width="stretch", height="content", key=key)
+    shape = {"width": "stretch", "height": "content"}
+    st.dataframe(style, column_config=config, hide_index=True, placeholder="n/a", key=key, **shape)
 
 
 _NAMES = ("proposer", "workload")

@@ -8,12 +8,11 @@ import hashlib
 import os
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import streamlit as st
 
-from pipeline.views import connect, init_sql, query
+from pipeline.views import Connection, connect, init_sql, query
 from pipeline.warehouse import Warehouse
 
 WAREHOUSE_VARIABLE = "SPECREPLAY_WAREHOUSE"
@@ -131,7 +130,7 @@ def _committed(house: Warehouse) -> str:
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
-def _connection(root: str, committed: str) -> duckdb.DuckDBPyConnection:
+def _connection(root: str, committed: str) -> Connection:
     return connect(Warehouse(root))
 
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import duckdb
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.views import query
+from pipeline.views import Connection, query
 from schemas.errors import InputError
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
@@ -43,7 +42,7 @@ class Report:
     warnings: list[str]
 
 
-def report(con: duckdb.DuckDBPyConnection, run: str | None = None) -> Report:
+def report(con: Connection, run: str | None = None) -> Report:
     """Read a run from the views.
 
     Args:

@@ -17,6 +17,9 @@ from schemas.errors import InputError
 from schemas.speculative import proposer_key
 from schemas.tables import RUN_TABLES
 
+Connection = duckdb.DuckDBPyConnection
+"""What `connect` gives; other modules need no duckdb of their own."""
+
 _SQL_TYPES = {
     pa.string(): "VARCHAR",
     pa.int16(): "SMALLINT",
@@ -28,7 +31,7 @@ _SQL_TYPES = {
 _RUN_OF_PATH = r"regexp_extract(filename, '/run=([^/]*)/[^/]*$', 1)"
 
 
-def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> duckdb.DuckDBPyConnection:
+def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connection:
     """The views over what is committed now, in a connection that can read these files and nothing else.
 
     Take a `cursor()` per thread or query. Files committed later are not seen: connect again.
@@ -53,7 +56,7 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> duckdb.D
     return con
 
 
-def query(con: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence | None = None) -> pa.Table:
+def query(con: Connection, sql: str, parameters: Sequence | None = None) -> pa.Table:
     """The rows of one SELECT (or DESCRIBE, SHOW, SUMMARIZE, VALUES).
 
     Raises:

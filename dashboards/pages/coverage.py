@@ -34,9 +34,9 @@ if not summary.num_rows:
 
 best = summary.slice(0, _HEADLINES).to_pylist()
 for column, row in zip(st.columns(_HEADLINES), best, strict=False):
-    with column.container(border=True):
+    with column.container(border=True, height="stretch"):
         st.metric(
-            row["proposer"],
+            columns.literal(row["proposer"]),
             columns.written("tokens_per_step", row["tokens_per_step"]),
             help=columns.HELP["tokens_per_step"],
         )
@@ -50,20 +50,19 @@ for column, row in zip(st.columns(_HEADLINES), best, strict=False):
 st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
 undefined = sorted({r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None})
 if undefined:
-    st.caption(
-        f"No point where nothing was ever proposed (mean acceptance length is undefined): {', '.join(undefined)}."
-    )
+    listed = ", ".join(map(columns.literal, undefined))
+    st.caption(f"No point where nothing was ever proposed (mean acceptance length is undefined): {listed}.")
 
 st.subheader("Per proposer")
 st.caption("Pooled: ratios of sums over all requests chosen. Hover a column's name for its formula.")
 extra = ["speedup_over_none", "us_per_emitted_token", "equal_outputs"]
-columns.table(summary, ["proposer", *columns.SUMMARY, *extra], key="proposer_table")
+columns.table(summary, ["proposer", *columns.RATIOS, *extra, *columns.COUNTS], key="proposer_table")
 with st.expander("Mean of the requests' own numbers"):
     st.caption("Long requests rule a pooled ratio; here each request counts once, where its number is defined.")
     columns.per_request(summary, key="per_request_table")
 
 st.subheader("By workload")
-columns.table(points, ["workload", "proposer", *columns.SUMMARY], key="workload_table")
+columns.table(points, ["workload", "proposer", *columns.RATIOS, *columns.COUNTS], key="workload_table")
 
 st.subheader("Why nothing was proposed")
 misses = data.only(data.misses(run, workload), "proposer", chosen)

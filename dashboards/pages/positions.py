@@ -50,7 +50,7 @@ for column, (rate, question) in zip(st.columns(3), _QUESTIONS.items(), strict=Tr
 
 silent = [name for name in chosen if name not in rows[by].to_pylist()]
 if silent:
-    st.caption(f"No curve, for nothing was proposed: {', '.join(silent)}.")
+    st.caption(f"No curve, for nothing was proposed: {', '.join(map(columns.literal, silent))}.")
 st.subheader("Counts")
 st.caption("A rate is n/a where no round came that far.")
 counts = ["rounds", "drafted_at", "reached", "accepted_at"]
