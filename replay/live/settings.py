@@ -72,7 +72,8 @@ def engine_config(spec: dict):
     except Exception as error:
         if isinstance(error, SpecreplayError):
             raise
-        in_proposer = any("config/speculative.py" in f.filename for f in traceback.extract_tb(error.__traceback__))
+        frames = traceback.extract_tb(error.__traceback__)
+        in_proposer = any(f.name == "create_speculative_config" or "speculative.py" in f.filename for f in frames)
         where = f"proposer {spec['proposer']!r}" if in_proposer else "[engine]"
         raise InputError(f"{where}: vLLM refuses the settings: {last_words(error)}") from error
 
@@ -93,9 +94,11 @@ def size_kv_cache(config, lengths: Sequence[int], concurrency: int) -> str:
     from vllm.platforms import current_platform
 
     cache = config.cache_config
-    if not current_platform.is_cpu() or cache.num_gpu_blocks_override or cache.kv_cache_memory_bytes:
+    if not current_platform.is_cpu() or cache.kv_cache_memory_bytes:
         return "vllm"
-    cache.kv_cache_memory_bytes = 1 << 26  # skips vLLM's own sizing; the override below is what is allocated
+    cache.kv_cache_memory_bytes = 1 << 26  # skips vLLM's own sizing; the number of blocks is what is allocated
+    if cache.num_gpu_blocks_override:
+        return "vllm"
     # One block of slack per sequence for candidates past its end, one for vLLM's null block.
     blocks = [-(-n // cache.block_size) + 1 for n in sorted(lengths, reverse=True)[:concurrency]]
     whole = -(-config.model_config.max_model_len // cache.block_size) + 1
@@ -189,8 +192,8 @@ def last_words(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first.get("loc", ()))
-        return _one_line((f"{where}: " if where else "") + first["msg"].removeprefix("Value error, "))
+        key = f"{first['loc'][0]} = {first['input']!r}: " if first["loc"] else ""
+        return _one_line(key + first["msg"].removeprefix("Value error, "))
     return _one_line(f"{type(error).__name__}: {error}")
 
 
