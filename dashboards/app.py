@@ -4,18 +4,20 @@ import streamlit as st
 
 from dashboards import data
 from dashboards.columns import literal
+from dashboards.frame import landed_on
 from schemas.errors import InputError
 
 st.set_page_config(page_title="specreplay", layout="wide")
-page = st.navigation(
-    [
-        st.Page("pages/coverage.py", title="Coverage", default=True),
-        st.Page("pages/positions.py", title="Positions"),
-    ]
-)
-
+pages = {
+    "coverage": st.Page("pages/coverage.py", title="Coverage", default=True),
+    "positions": st.Page("pages/positions.py", title="Positions"),
+}
+page = st.navigation(list(pages.values()))
+if landed := landed_on():
+    st.switch_page(pages[landed])
 
 try:
+    data.refresh()
     runs = {info["run"]: info for info in data.runs()}
 except InputError as error:
     st.title("specreplay")
@@ -47,4 +49,7 @@ if info["status"] != "complete":
     st.warning(f"This run is {info['status']}: the numbers cover what is committed so far.")
 if info["reconciled"] is False:
     st.error("The step log does not add up to the engine's own counters: do not trust these numbers.")
-page.run()
+try:
+    page.run()
+except InputError as error:  # a damaged file: the line names it
+    st.error(str(error), icon=":material/error:")

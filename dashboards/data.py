@@ -16,6 +16,7 @@ from pipeline.views import Connection, connect, init_sql, query
 from pipeline.warehouse import Warehouse
 
 WAREHOUSE_VARIABLE = "SPECREPLAY_WAREHOUSE"
+_SNAPSHOT = "snapshot"
 ALL = None
 """Filter value for "not filtered by this"."""
 
@@ -41,7 +42,7 @@ def runs() -> list[dict[str, Any]]:
     """Rows of run_info, the one started last first.
 
     Raises:
-        InputError: no warehouse there, or a committed file is damaged.
+        InputError: a committed file is damaged.
     """
     return select("SELECT * FROM run_info ORDER BY started DESC NULLS LAST, run DESC").to_pylist()
 
@@ -114,19 +115,24 @@ def only(rows: pa.Table, column: str, wanted: list[str]) -> pa.Table:
     return rows.filter(pc.is_in(rows[column], pa.array(wanted, pa.string())))
 
 
+def refresh() -> None:
+    """Look at what is committed now: everything drawn until the next call is read from that, and agrees.
+
+    Raises:
+        InputError: no warehouse there.
+    """
+    house = warehouse()
+    # the statements name every committed file and hold every plan and end of a run: they change when any of it does
+    st.session_state[_SNAPSHOT] = str(house.root), hashlib.sha256(init_sql(house).encode()).hexdigest()
+
+
 def select(sql: str, *parameters: Any) -> pa.Table:
     """The rows of a SELECT over the views, cached for as long as the committed files are the same.
 
     Raises:
-        InputError: no warehouse there, or a committed file is damaged.
+        InputError: a committed file is damaged.
     """
-    root = str(warehouse().root)
-    return _rows(root, _committed(warehouse()), sql, parameters)
-
-
-def _committed(house: Warehouse) -> str:
-    """Changes whenever a shard, plan or end of a run is committed."""
-    return hashlib.sha256(init_sql(house).encode()).hexdigest()
+    return _rows(*st.session_state[_SNAPSHOT], sql, parameters)
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)

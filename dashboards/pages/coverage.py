@@ -2,11 +2,11 @@
 
 import streamlit as st
 
-from dashboards import charts, columns, data
+from dashboards import charts, columns, data, frame
 
 _HEADLINES = 4
 
-run = st.session_state["run"]
+run = frame.run_of("coverage")
 names = data.values(run, "proposer")
 
 st.title("Coverage against acceptance")
@@ -14,16 +14,16 @@ st.markdown(
     "Acceptance only looks at steps that proposed something. **Tokens per step** counts the misses too: "
     "it is what a user gets, and it grows along the dashed curves."
 )
-with st.sidebar:
-    chosen = st.multiselect("Proposers", names, default=names, key="proposers")
+with st.sidebar:  # keys hold the run: another run has other proposers, and starts unfiltered
+    chosen = st.multiselect("Proposers", names, default=names, key=f"proposers {run}")
     workload = st.selectbox(
         "Workload",
         [data.ALL, *data.values(run, "workload")],
         format_func=lambda w: w or "all workloads",
-        key="workload",
+        key=f"workload {run}",
     )
     tenant = st.selectbox(
-        "Tenant", [data.ALL, *data.values(run, "tenant")], format_func=lambda t: t or "all tenants", key="tenant"
+        "Tenant", [data.ALL, *data.values(run, "tenant")], format_func=lambda t: t or "all tenants", key=f"tenant {run}"
     )
 
 summary = data.only(data.proposers(run, workload, tenant), "proposer", chosen)

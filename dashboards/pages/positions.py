@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboards import charts, columns, data
+from dashboards import charts, columns, data, frame
 
 _QUESTIONS = {
     "unconditional": "How often do all of the first i go through?",
@@ -15,7 +15,7 @@ _FORMULAS = {
     "attempted": "accepted_at / drafted_at",
 }
 
-run = st.session_state["run"]
+run = frame.run_of("positions")
 names, workloads = data.values(run, "proposer"), data.values(run, "workload")
 
 st.title("Acceptance by position")
@@ -23,16 +23,19 @@ st.markdown(
     "**Unconditional** is what vLLM's counters show: it can only fall. **Conditional** asks of each candidate alone: "
     "where it stays high to the end, longer drafts would pay."
 )
-with st.sidebar:
+with st.sidebar:  # keys hold the run: another run has other proposers, and starts unfiltered
     compare = st.segmented_control("Compare", ["proposers", "workloads"], default="proposers", key="compare")
     if compare == "workloads":
-        proposer = st.selectbox("Proposer", names, key="position_proposer")
-        chosen = st.multiselect("Workloads", workloads, default=workloads, key="position_workloads")
+        proposer = st.selectbox("Proposer", names, key=f"position_proposer {run}")
+        chosen = st.multiselect("Workloads", workloads, default=workloads, key=f"position_workloads {run}")
     else:
         workload = st.selectbox(
-            "Workload", [data.ALL, *workloads], format_func=lambda w: w or "all workloads", key="position_workload"
+            "Workload",
+            [data.ALL, *workloads],
+            format_func=lambda w: w or "all workloads",
+            key=f"position_workload {run}",
         )
-        chosen = st.multiselect("Proposers", names, default=names, key="position_proposers")
+        chosen = st.multiselect("Proposers", names, default=names, key=f"position_proposers {run}")
 
 by = "workload" if compare == "workloads" else "proposer"
 rows = data.workload_positions(run, proposer) if by == "workload" else data.positions(run, workload)
