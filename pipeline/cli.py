@@ -41,9 +41,23 @@ def _print_json(data: Any) -> None:
 
 @app.command()
 def ingest(
-    sources: Annotated[list[Path], typer.Argument(help="JSONL or Parquet files, or folders of them.")],
+    sources: Annotated[list[Path], typer.Argument(help="Logs: files, or folders of them.")],
     trace: Annotated[str, typer.Option(help="Name of the trace.")],
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the target's tokenizer (for text).")] = None,
+    format_: Annotated[str, typer.Option("--format", help="Log format; auto = by content.")] = "auto",
+    fields: Annotated[
+        list[str] | None, typer.Option("--map", metavar="FIELD=PATH", help="Where a field stands in a row; may repeat.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder (or hub name) of the target's tokenizer; needed for text only.")
+    ] = None,
+    keep_text: Annotated[bool, typer.Option("--keep-text", help="Keep prompt and output text beside the ids.")] = False,
+    timezone: Annotated[str | None, typer.Option(help="Zone of times that have none (IANA name).")] = None,
+    hash_ids: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPECREPLAY_HASH_KEY", metavar="KEY", help="Keep request, session and tenant names as keyed hashes."
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option(help="Stop at the first row that cannot be taken.")] = False,
     warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
     as_json: JsonOption = False,
@@ -52,19 +66,28 @@ def ingest(
 
     Example: specreplay ingest logs/ --trace last-week --tokenizer models/target
     """
+    from pipeline.ingest.report import summary
     from pipeline.ingest.run import ingest as run_ingest
     from pipeline.warehouse import Warehouse
 
-    report = run_ingest(sources, Warehouse(warehouse), trace, tokenizer=tokenizer, strict=strict)
-    assert report.trace is not None
+    report = run_ingest(
+        sources,
+        Warehouse(warehouse),
+        trace,
+        tokenizer=tokenizer,
+        format_=format_,
+        fields=fields or [],
+        keep_text=keep_text,
+        timezone=timezone,
+        hash_ids=hash_ids,
+        strict=strict,
+    )
     if as_json:
-        _print_json({"trace": trace, "requests": report.trace.requests, "refused": report.refused})
-        return
-    print(f"trace {trace}: {report.trace.requests} requests from {report.rows} rows", file=sys.stderr)
-    for row in report.refused[:5]:
-        print(f"  refused {row['file']} row {row['row']}: {row['column']}: {row['reason']}", file=sys.stderr)
-    if len(report.refused) > 5:
-        print(f"  … {len(report.refused)} rows refused in all", file=sys.stderr)
+        _print_json(report.as_dict())
+    else:
+        for line in summary(trace, report):
+            print(line, file=sys.stderr)
+    report.raise_for_status()
 
 
 @app.command()

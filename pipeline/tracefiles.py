@@ -7,15 +7,16 @@ position (source order). Knows nothing of runs and of where rows came from.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import commit
+from pipeline import commit, seen
 from schemas.errors import InputError
-from schemas.tables import SCHEMA_VERSION, TRACE
+from schemas.tables import SCHEMA_VERSION, TRACE, TRACE_WITH_TEXT
 
 GROUP_ROWS = 1024
 """Rows per row group: what a unit of work has to read at least, some MB of ids."""
@@ -51,7 +52,7 @@ def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None
     Args:
         root: folder of the warehouse.
         name: letters, digits, dot, dash, underscore.
-        batches: tables with the columns of `schemas.tables.TRACE`, in row order.
+        batches: tables with the columns of `schemas.tables.TRACE` (or, all of them, `TRACE_WITH_TEXT`), in row order.
         origin: see `TraceInfo`.
 
     Raises:
@@ -60,13 +61,16 @@ def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None
     """
     folder = root / "traces" / commit.safe_name("trace", name)
     commit.sweep(folder)
-    tally = _Tally()
+    batches = iter(batches)
+    ahead = list(islice(batches, 1))
+    schema = TRACE_WITH_TEXT if ahead and "prompt_text" in ahead[0].column_names else TRACE
+    tally = _Tally(schema)
     files: list[dict] = []
-    groups = tally.over(_regroup(batches, GROUP_ROWS))
+    groups = tally.over(_regroup(chain(ahead, batches), schema, GROUP_ROWS))
     try:
         while (first := next(groups, None)) is not None:
             part = commit.write_parquet(
-                folder, f"part-{len(files):05d}", _part(first, groups), TRACE, delta={"source_row"}
+                folder, f"part-{len(files):05d}", _part(first, groups), schema, delta={"source_row"}
             )
             files.append({"path": str(part.path.relative_to(root)), "sha256": part.sha256, "rows": part.rows})
     except BaseException:
@@ -122,7 +126,7 @@ def read(
     Raises:
         InputError: no such trace, or one of its files is missing or damaged (names the file).
     """
-    schema = TRACE if columns is None else pa.schema([TRACE.field(column) for column in columns])
+    schema = TRACE if columns is None else pa.schema([TRACE_WITH_TEXT.field(c) for c in columns])
     wanted = None if rows is None else np.unique(np.asarray(rows, np.int64))
     parts, start = [], 0
     for file in info(root, name).files:
@@ -165,12 +169,12 @@ def _info(document: dict) -> TraceInfo:
     return TraceInfo(**fields)
 
 
-def _regroup(batches: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def _regroup(batches: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
     """Tables of exactly `size` rows (the last may be shorter), so that files do not depend on the batches."""
     held: list[pa.Table] = []
     count = 0
     for batch in batches:
-        batch = _canonical(batch)
+        batch = _canonical(batch, schema)
         while batch.num_rows:
             piece = batch.slice(0, size - count)
             batch = batch.slice(piece.num_rows)
@@ -183,13 +187,13 @@ def _regroup(batches: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _canonical(batch: pa.Table) -> pa.Table:
-    table = batch.select(TRACE.names).cast(TRACE)
-    for field in TRACE:
+def _canonical(batch: pa.Table, schema: pa.Schema) -> pa.Table:
+    table = batch.select(schema.names)
+    for field in schema:
         if not field.nullable and table.column(field.name).null_count:
             row = table.column(field.name).is_null().to_pylist().index(True) + 1
             raise InputError(f"row {row} of the batch: {field.name} is missing")
-    return table
+    return table.cast(schema)
 
 
 def _part(first: pa.Table, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -201,12 +205,12 @@ def _part(first: pa.Table, groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
 class _Tally:
     """Counts and fingerprint of rows as they pass: one running hash per column for NULLs, lengths and values."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self.counts = dict.fromkeys(
             ("requests", "with_prompts", "with_outputs", "with_tails", "prompt_tokens", "output_tokens"), 0
         )
-        self._hashes = {field.name: [hashlib.sha256() for _ in range(3)] for field in TRACE}
-        self._seen: set[str] = set()
+        self._hashes = {field.name: [hashlib.sha256() for _ in range(3)] for field in schema}
+        self._seen = seen.Seen()
 
     def over(self, groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
         for group in groups:
@@ -226,9 +230,8 @@ class _Tally:
 
     def _count(self, group: pa.Table) -> None:
         for request_id in group.column("request_id").to_pylist():
-            if request_id in self._seen:
+            if self._seen.setdefault(seen.key(request_id)) is not None:
                 raise InputError(f"request id {request_id!r} comes twice: ids must be unique within a trace")
-            self._seen.add(request_id)
         self.counts["requests"] += group.num_rows
         for key, column in (("with_prompts", "prompt"), ("with_outputs", "output"), ("with_tails", "tail")):
             ids = group.column(f"{column}_token_ids")

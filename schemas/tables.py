@@ -65,6 +65,20 @@ TRACE = _table(
     extra=_may(_name, "JSON of what the source held besides"),
 )
 
+TEXT = _table(
+    prompt_text=_may(_name, "the prompt as it was tokenised; only with --keep-text"),
+    output_text=_may(_name, "the output as it was tokenised; only with --keep-text"),
+)
+
+TRACE_WITH_TEXT = pa.schema([*TRACE, *TEXT])
+
+REJECTS = _table(
+    file=_must(_name, "file the row stands in (name only)"),
+    row=_may(pa.int64(), "row or line in that file, from 1; NULL = the whole file"),
+    column=_must(_name, "column at fault"),
+    reason=_must(_name, "why it was refused; never content"),
+)
+
 _UNIT = dict(
     proposer=_must(_name, "free name of the proposer in the config"),
     concurrency=_must(pa.int32(), "sequences run at once; 1 for recorded replay"),

@@ -1,84 +1,133 @@
-"""Chat conversations, one per row: `messages` in OpenAI's shape. Every assistant message is one generation.
+"""Chat conversations, one per row: `messages` in OpenAI's shape, `conversations` in ShareGPT's.
 
-Its prompt is everything before it. Optional beside `messages`: `session_id`, `tenant`, `workload`, `model`, `tools`;
-on an assistant message: `timestamp` (arrival) and `finish_reason`.
+Every assistant message is one generation; its prompt is everything before it. Optional beside the messages:
+`session_id` (or `id`), `tenant`, `workload`, `model`, `tools`, `system`; on an assistant message: `timestamp` (its
+arrival), `finish_reason`, and where they were logged `prompt_token_ids` and `token_ids`.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.ingest.generation import Generation, RowRefused, moment, text_field
+from pipeline.ingest.generation import (
+    Generation,
+    RowRefused,
+    labels,
+    numbers,
+    sampling,
+    structured,
+    text_field,
+    token_ids,
+)
+from pipeline.ingest.messages import answers, messages, tools
+from pipeline.ingest.times import NAMES, moment
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_FROM = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "observation": "tool",
+    "tool": "tool",
+    "function_response": "tool",
+}
+_CALLS = ("function_call", "tool_call")
 
 
 def matches(record: dict[str, Any]) -> bool:
     """Whether a row is of this format."""
-    return isinstance(record.get("messages"), list)
+    return any(isinstance(record.get(k), list) or str(record.get(k))[:1] == "[" for k in ("messages", "conversations"))
 
 
-def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation]:
-    """One generation per assistant message, in order.
+def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation | RowRefused]:
+    """One generation per assistant message, in order; a greeting before any prompt is refused, what follows it is not.
 
     Raises:
         RowRefused: a message is malformed, or the conversation holds no assistant message.
     """
-    messages = [_message(m, i) for i, m in enumerate(record["messages"])]
-    session = text_field(record, "session_id") or fallback_id
-    turn = 0
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
+    source = structured(record.get("messages"), "messages")
+    if not isinstance(source, list):
+        source = _share_gpt(structured(record.get("conversations"), "conversations"))
+        if (system := text_field(record, "system")) and source[0].get("role") != "system":
+            source = [{"role": "system", "content": system}, *source]
+    yield from of_session(
+        source,
+        text_field(record, "session_id", "conversation_id", "id") or fallback_id,
+        labels(record),
+        offered=tools(record.get("tools")),
+        settings=sampling(record),
+        extra=numbers(record, ("turn", "id", "conversation_id", "session_id", *NAMES)),
+    )
+
+
+def of_session(
+    source: list,
+    session: str,
+    names: dict[str, str | None],
+    *,
+    offered: list[dict] | None = None,
+    settings: dict | None = None,
+    extra: dict | None = None,
+) -> Iterator[Generation | RowRefused]:
+    """The generations of one session told as one list of messages.
+
+    Args:
+        source: messages as logged, in order.
+        session: its name; request ids are `<session>/<turn>`.
+        names: tenant, workload, model (see `generation.labels`).
+        offered: tools of the requests.
+        settings: sampling settings.
+        extra: kept with every generation.
+
+    Raises:
+        RowRefused: as `generations`.
+    """
+    history = messages(source)
+    turn = -1
+    for turn, i in answers(history):
+        if i == 0:
+            yield RowRefused("messages[0]", "the assistant speaks first: there is no prompt")
             continue
-        source = record["messages"][i]
-        called = bool(message.get("tool_calls"))
+        logged = source[i]
+        given = token_ids(logged, "token_ids")
         yield Generation(
             request_id=f"{session}/{turn}",
             session_id=session,
             turn=turn,
-            tenant=text_field(record, "tenant"),
-            workload=text_field(record, "workload"),
-            model=text_field(record, "model"),
-            arrival=moment(source, "timestamp"),
-            messages=messages[:i],
-            answer=message,
-            tools=record.get("tools"),
-            finish_reason=text_field(source, "finish_reason") or ("tool_calls" if called else "stop"),
-            extra={"token_ids": "tokenised"},
+            tenant=names["tenant"],
+            workload=names["workload"],
+            model=text_field(logged, "model") or names["model"],
+            arrival=moment(logged, *NAMES),
+            prompt_token_ids=token_ids(logged, "prompt_token_ids") if given is not None else None,
+            output_token_ids=given,
+            messages=history[:i],
+            answer=history[i],
+            tools=offered,
+            sampling=settings,
+            finish_reason=text_field(logged, "finish_reason"),
+            extra=dict(extra or {}),
         )
-        turn += 1
-    if not turn:
+    if turn < 0:
         raise RowRefused("messages", "no assistant message: nothing was generated")
 
 
-def _message(message: Any, i: int) -> dict[str, Any]:
-    """What the chat template reads, in one canonical form: null, "" and absent content are the same."""
-    where = f"messages[{i}]"
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise RowRefused(where, f"role must be one of {', '.join(_ROLES)}")
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = [p.get("text") if isinstance(p, dict) and p.get("type") == "text" else None for p in content]
-        if any(not isinstance(p, str) for p in parts):
-            raise RowRefused(f"{where}.content", "holds a part that is no text; only text can be replayed")
-        content = "".join(parts)
-    if content is not None and not isinstance(content, str):
-        raise RowRefused(f"{where}.content", f"expected text, found {type(content).__name__}")
-    out: dict[str, Any] = {"role": message["role"], "content": content or ""}
-    if calls := message.get("tool_calls"):
-        out["tool_calls"] = [_call(c, f"{where}.tool_calls[{j}]") for j, c in enumerate(calls)]
+def _share_gpt(turns: Any) -> list[dict[str, Any]]:
+    if not isinstance(turns, list) or not turns:
+        raise RowRefused("conversations", "expected a list of turns")
+    out = []
+    for i, turn in enumerate(turns):
+        where = f"conversations[{i}]"
+        speaker = (turn.get("from") or turn.get("role")) if isinstance(turn, dict) else None
+        value = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
+        if speaker in _CALLS:
+            calls = structured(value, where)
+            calls = calls if isinstance(calls, list) else [calls]
+            out.append({"role": "assistant", "content": "", "tool_calls": calls})
+        elif speaker in _FROM:
+            out.append({**turn, "role": _FROM[speaker], "content": value})
+        else:
+            raise RowRefused(f"{where}.from", f"must be one of {', '.join([*_FROM, *_CALLS])}")
     return out
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
-    """A tool call whose arguments are an object, however they were spelled."""
-    function = call.get("function", call) if isinstance(call, dict) else {}
-    name, arguments = function.get("name"), function.get("arguments", {})
-    if not isinstance(name, str):
-        raise RowRefused(where, "a tool call needs a function name")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except json.JSONDecodeError:
-            raise RowRefused(f"{where}.arguments", "not valid JSON") from None
-    return {"type": "function", "function": {"name": name, "arguments": arguments}}

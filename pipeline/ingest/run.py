@@ -1,161 +1,321 @@
-"""Ingest: sources in, one canonical trace out, and a count of what was refused and why. Nothing is guessed."""
+"""Ingest: sources in, one canonical trace out, and what was refused and why. Streams; nothing is guessed.
 
-import json
-from collections import Counter
-from collections.abc import Iterator
+Files are read in order; each row becomes generations by its format; a batch of generations is tokenised at a time.
+Nothing depends on batches, threads, zone or day: the same input gives the same bytes.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.ingest import FORMATS
+from pipeline.ingest import FORMATS, openai_stream, question_answers
+from pipeline.ingest.columns import digest, hasher, lengths, table
+from pipeline.ingest.files import Source, sources
 from pipeline.ingest.generation import Generation, RowRefused
-from pipeline.ingest.tokenise import fingerprint, tokeniser
-from pipeline.warehouse import TraceInfo, Warehouse
+from pipeline.ingest.mapping import PLAIN, Mapping
+from pipeline.ingest.records import first_records, records
+from pipeline.ingest.report import IngestReport
+from pipeline.ingest.times import Placer
+from pipeline.ingest.tokenise import Tokeniser, needs
+from pipeline.seen import Seen, key
+from pipeline.warehouse import Warehouse
 from schemas.errors import InputError
-from schemas.tables import TRACE
 
-_BATCH = 4096
+_SNIFFED = 50
+"""Records of a file that are looked at to tell whether it is a trace at all."""
 
+_BATCH_ROWS, _BATCH_CHARS = 512, 8_000_000
 
-@dataclass
-class IngestReport:
-    """What came of an ingest: the trace, and refused rows counted by (column, reason without its numbers)."""
-
-    trace: TraceInfo | None = None
-    rows: int = 0
-    refused: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def reasons(self) -> Counter:
-        """How often each column was at fault."""
-        return Counter(r["column"] for r in self.refused)
+AGAIN = "told again: counted once"
 
 
 def ingest(
-    sources: list[Path], warehouse: Warehouse, name: str, *, tokenizer: Path | None = None, strict: bool = False
+    given: Sequence[Path],
+    warehouse: Warehouse,
+    name: str,
+    *,
+    tokenizer: str | Path | None = None,
+    format_: str = "auto",
+    fields: Sequence[str] = (),
+    keep_text: bool = False,
+    timezone: str | None = None,
+    hash_ids: str | None = None,
+    strict: bool = False,
 ) -> IngestReport:
-    """Read `sources` (JSONL or Parquet files, or folders of them) into the canonical trace `name`.
+    """Read logs into the canonical trace `name`.
 
     Args:
-        tokenizer: folder of the target's tokenizer; needed for text only.
+        given: files, folders (walked, hive partitions taken as columns) or patterns.
+        tokenizer: folder (or hub name) of the target's tokenizer; needed for text only.
+        format_: a name of `pipeline.ingest.FORMATS`; "auto" = by content.
+        fields: `field=path` mappings (see `mapping`).
+        keep_text: keep prompt and output text beside the ids.
+        timezone: IANA name for times without a zone.
+        hash_ids: key; request, session and tenant names become keyed hashes.
         strict: stop at the first row that cannot be taken.
 
     Raises:
-        InputError: a source is missing or no trace, no row could be taken, or (strict) a row is refused.
+        InputError: a source is missing or no trace, no row could be taken, text without a tokenizer, or (strict) a row
+            is refused. Nothing is written then.
+        EnvironmentProblem: no tokenizer library, or the disk is full or refuses.
+        LockedError: another process writes this trace.
     """
-    report = IngestReport()
-    rows = _rows(_files(sources), report, tokenizer, strict)
+    if format_ not in ("auto", *FORMATS):
+        raise InputError(f"--format {format_!r}: choose one of auto, {', '.join(FORMATS)}")
+    found, passed = sources(given)
+    work = _Ingest(
+        IngestReport(passed_over=passed),
+        Mapping(fields),
+        format_,
+        tokenizer,
+        Placer(timezone),
+        hash_ids,
+        keep_text,
+        strict,
+    )
+    taken = work.survey(found)
+    rows = work.tables(work.generations(taken))
     first = next(rows, None)
+    report = work.report
+    report.files = len(taken)
     if first is None:
-        raise InputError(_nothing_taken(sources, report))
-    report.trace = warehouse.write_trace(name, _batches(first, rows))
+        if len(report.refused) or report.bad_files:
+            raise InputError(_nothing_taken(given, report))
+        return report
+    report.trace = warehouse.write_trace(name, _chain(first, rows))
+    if work.mapping.unfound:
+        report.notes.update({f"--map {pair}: no row has it": 1 for pair in sorted(work.mapping.unfound)})
+    report.rejects_file = report.refused.commit(warehouse.root, name)
     return report
 
 
-def _nothing_taken(sources: list[Path], report: IngestReport) -> str:
-    names = ", ".join(str(s) for s in sources)
-    if report.refused:
-        bad = report.refused[0]
-        return f"{names}: none of {report.rows} rows could be taken; row {bad['row']}: {bad['column']}: {bad['reason']}"
-    return f"{names}: holds no rows"
+def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from rest
 
 
-def _files(sources: list[Path]) -> Iterator[Path]:
-    for source in sources:
-        if source.is_dir():
-            inside = sorted(p for p in source.rglob("*") if p.suffix in (".jsonl", ".parquet"))
-            if not inside:
-                raise InputError(f"{source}: no .jsonl or .parquet file in this folder")
-            yield from inside
-        elif source.exists():
-            yield source
-        else:
-            raise InputError(f"{source}: no such file or folder")
+def _nothing_taken(given: Sequence[Path], report: IngestReport) -> str:
+    if report.bad_files:
+        return report.bad_files[0] + (f" (and {len(report.bad_files) - 1} more)" if report.bad_files[1:] else "")
+    names, bad = ", ".join(str(s) for s in given), report.refused.first[0]
+    return f"{names}: none of {report.rows} rows could be taken; row {bad['row']}: {bad['column']}: {bad['reason']}"
 
 
-def _records(file: Path) -> Iterator[tuple[int, Any]]:
-    """(row from 1, record) of a JSONL or Parquet file, told apart by content."""
-    with file.open("rb") as f:
-        magic = f.read(4)
-    if not magic:
-        raise InputError(f"{file}: empty file (0 bytes)")
-    if magic == b"PAR1":
-        try:
-            parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            row = 0
-            for batch in parquet.iter_batches(_BATCH):
-                for record in batch.to_pylist():
-                    row += 1
-                    yield row, record
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
-        return
-    with file.open("rb") as f:
-        for row, line in enumerate(f, 1):
-            if not line.strip():
+@dataclass
+class _Ingest:
+    """One ingest under way."""
+
+    report: IngestReport
+    mapping: Mapping
+    format: str
+    model: str | Path | None
+    placer: Placer
+    hash_key: str | None
+    keep_text: bool
+    strict: bool
+    tokeniser: Tokeniser | None = None
+    questions: question_answers.Questions = field(default_factory=question_answers.Questions)
+    answers: bool = False
+    seen: Seen = field(default_factory=Seen)
+
+    # Which files are traces
+
+    def survey(self, found: list[Source]) -> list[Source]:
+        """The files to read, those that are no trace told apart by their first records; questions are read already.
+
+        Raises:
+            InputError: a file given by name is no trace.
+        """
+        taken, asked = [], []
+        for source in found:
+            try:
+                formats = self._sniff(source)
+            except InputError as error:
+                if source.named or self.strict:
+                    raise
+                self.report.bad_files.append(str(error))
+                self.report.refused.add(source.label, None, RowRefused("(file)", "no trace", _without(error, source)))
+                continue
+            (asked if formats == "question" else taken).append(source)
+            self.answers |= formats == "answer"
+        if not self.answers:
+            return taken + asked
+        for source in asked:
+            for row, record in records(source.path):
+                self.report.rows += 1
+                try:
+                    if isinstance(record, RowRefused):
+                        raise record
+                    self.questions.add(self._dressed(record, source))
+                except RowRefused as refused:
+                    self._refuse(source, row, refused)
+        return taken
+
+    def _sniff(self, source: Source) -> str | None:
+        """What the file holds: "question", "answer", or None for anything else that is a trace."""
+        keys: list[str] = []
+        read = first_records(source.path, _SNIFFED)
+        for record in read:
+            if not isinstance(record, dict):
                 continue
             try:
-                yield row, json.loads(line)
-            except ValueError:
-                yield row, None
+                dressed = self._dressed(record, source)
+            except RowRefused:
+                continue
+            keys = keys or list(record)
+            module = self._module(dressed)
+            if module is question_answers:
+                return "question" if question_answers.is_question(dressed) else "answer"
+            if module is not None or openai_stream.is_chunk(record):
+                return None
+        if keys:
+            names = ", ".join(keys[:8])
+            raise InputError(
+                f"{source.path}: not a trace: none of its first {len(read)} rows is of a known format "
+                f"(columns: {names}); name the columns with --map, for example --map prompt=PATH --map output=PATH"
+            )
+        return None
 
+    def _dressed(self, record: Any, source: Source) -> dict[str, Any]:
+        if not isinstance(record, dict):
+            raise RowRefused("(row)", "not an object with columns")
+        if source.partitions:
+            record = source.partitions | {
+                k: v for k, v in record.items() if v is not None or k not in source.partitions
+            }
+        return self.mapping.overlay(record) if self.mapping else record
 
-def _rows(files: Iterator[Path], report: IngestReport, tokenizer: Path | None, strict: bool) -> Iterator[dict]:
-    fill = print_of = None
-    seen: set[str] = set()
-    for file in files:
-        for row, record in _records(file):
-            report.rows += 1
-            try:
-                if not isinstance(record, dict):
-                    raise RowRefused("(row)", "not a JSON object")
-                module = next((m for m in FORMATS.values() if m.matches(record)), None)
-                if module is None:
-                    raise RowRefused("(row)", f"none of the known formats ({', '.join(FORMATS)})")
-                for generation in module.generations(record, f"{file.stem}:{row}"):
-                    if generation.prompt_token_ids is None:
-                        if fill is None:
-                            if tokenizer is None:
-                                raise InputError(
-                                    f"{file}: row {row} holds text: pass --tokenizer with the target model's folder"
-                                )
-                            fill, print_of = tokeniser(tokenizer), fingerprint(tokenizer)
-                        fill(generation)
-                    if generation.request_id in seen:
-                        raise RowRefused("request_id", "told before in this trace")
-                    seen.add(generation.request_id)
-                    yield _row(generation, file.name, row, print_of if generation.messages else None)
-            except RowRefused as refused:
-                if strict:
-                    raise InputError(f"{file}: row {row}: {refused.column}: {refused.reason}") from None
-                report.refused.append(
-                    {"file": file.name, "row": row, "column": refused.column, "reason": refused.reason}
+    def _module(self, record: dict[str, Any]) -> Any:
+        names = [self.format] if self.format != "auto" else PLAIN if self.mapping.plain else FORMATS
+        return next((FORMATS[n] for n in names if FORMATS[n].matches(record)), None)
+
+    # Rows to generations
+
+    def generations(self, taken: list[Source]) -> Iterator[tuple[Generation | RowRefused, Source, int]]:
+        """(generation or refusal, file, row) of all files, in order."""
+        for source in taken:
+            for row, record in openai_stream.fold(records(source.path)):
+                self.report.rows += 1
+                try:
+                    if isinstance(record, RowRefused):
+                        raise record
+                    dressed = self._dressed(record, source)
+                    module = self._module(dressed)
+                    if module is None:
+                        raise RowRefused(
+                            "(row)", "of no known format" if self.format == "auto" else f"not {self.format}"
+                        )
+                    if module is question_answers and question_answers.is_answer(dressed):
+                        dressed = dressed | {"question": self.questions.of(dressed)}
+                    for made in module.generations(dressed, f"{source.label}:{row}"):
+                        yield made, source, row
+                except RowRefused as refused:
+                    yield refused, source, row
+                except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+                    # A shape nobody foresaw costs its row, not the run.
+                    yield RowRefused("(row)", "of an unexpected shape", type(error).__name__), source, row
+
+    # Generations to tables
+
+    def tables(self, made: Iterator[tuple[Generation | RowRefused, Source, int]]) -> Iterator[pa.Table]:
+        """Rows of the canonical trace, a batch at a time; refusals and notes go to the report."""
+        held: list[tuple[Generation, Source, int]] = []
+        characters = 0
+        for one, source, row in made:
+            if isinstance(one, RowRefused):
+                if self.strict and held:
+                    yield from self._flush(held)  # an earlier row may be refused only now
+                self._refuse(source, row, one)
+                continue
+            held.append((one, source, row))
+            characters += _size(one)
+            if len(held) == _BATCH_ROWS or characters >= _BATCH_CHARS:
+                yield from self._flush(held)
+                held, characters = [], 0
+        yield from self._flush(held)
+        if unanswered := self.answers and self.questions.unanswered:
+            self.report.notes["questions without an answer: left out"] = unanswered
+
+    def _flush(self, held: list[tuple[Generation, Source, int]]) -> Iterator[pa.Table]:
+        if self.tokeniser is None:
+            wanting = next(((s, row) for g, s, row in held if needs(g)), None)
+            if self.model is None and wanting is not None:
+                raise InputError(
+                    f"{wanting[0].path}: row {wanting[1]} holds text: pass --tokenizer with the target model's folder"
                 )
+            if self.model is not None and held:
+                self.tokeniser = Tokeniser(self.model)
+        refusals = self.tokeniser.fill([g for g, _, _ in held]) if self.tokeniser else [None] * len(held)
+        kept = []
+        for (generation, source, row), refused in zip(held, refusals, strict=True):
+            try:
+                if refused is not None:
+                    raise refused
+                if self._finish(generation):
+                    kept.append((generation, source.label, row))
+            except RowRefused as reason:
+                self._refuse(source, row, reason)
+        if kept:
+            fingerprint = self.tokeniser.fingerprint if self.tokeniser else None
+            yield table(kept, fingerprint, self.keep_text, hasher(self.hash_key))
+
+    def _finish(self, g: Generation) -> bool:
+        """Place and count a generation; False when it was told before.
+
+        Raises:
+            RowRefused: another one has its name, or its prompt's length is unknown.
+        """
+        _, output = lengths(g)
+        first = self.seen.setdefault(key(g.request_id), content := digest(g))
+        if first is not None:
+            if first != content:
+                raise RowRefused("request_id", "another request of this trace has the same")
+            self.report.notes[AGAIN] += 1
+            return False
+        arrival, offset, note = self.placer.place(g.arrival)
+        g.arrival = arrival
+        g.arrival_offset_us = offset if g.arrival_offset_us is None else g.arrival_offset_us
+        if self.hash_key is not None:
+            g.extra = {k: v for k, v in g.extra.items() if k in _OURS}  # a number may be somebody's name
+        self.report.notes.update([*g.notes, note] if note else g.notes)
+        self.report.counts[_kind(g, output)] += 1
+        for side, ids, logged in (
+            ("prompt", g.prompt_token_ids, g.logged_prompt_tokens),
+            ("output", g.output_token_ids, g.logged_output_tokens),
+        ):
+            if ids is not None and isinstance(logged, int) and logged != len(ids):
+                self.report.notes[
+                    f"{side} length as logged differs from the ids: another tokenizer, or text not logged"
+                ] += 1
+        return True
+
+    def _refuse(self, source: Source, row: int, refused: RowRefused) -> None:
+        if self.strict:
+            raise InputError(f"{source.path}: row {row}: {refused}") from None
+        self.report.refused.add(source.label, row, refused)
 
 
-def _row(g: Generation, file: str, row: int, tokenizer: str | None) -> dict[str, Any]:
-    prompt, output = g.prompt_token_ids or [], g.output_token_ids
-    return {
-        **{name: getattr(g, name) for name in TRACE.names if hasattr(g, name)},
-        "prompt_tokens": len(prompt),
-        "output_tokens": None if output is None else len(output),
-        "sampling": json.dumps(g.sampling, sort_keys=True) if g.sampling else None,
-        "tokenizer": tokenizer,
-        "source_file": file,
-        "source_row": row,
-        "extra": json.dumps(g.extra, sort_keys=True),
-    }
+_OURS = frozenset("token_ids ids reasoning template text hash_ids_fit new_tokens decoding_steps accepted".split())
 
 
-def _batches(first: dict, rest: Iterator[dict]) -> Iterator[pa.Table]:
-    batch = [first]
-    for row in rest:
-        batch.append(row)
-        if len(batch) == _BATCH:
-            yield pa.Table.from_pylist(batch, schema=TRACE)
-            batch = []
-    if batch:
-        yield pa.Table.from_pylist(batch, schema=TRACE)
+def _size(g: Generation) -> int:
+    """Characters that are to be tokenised, roughly; history is shared between the turns of a session."""
+    texts = [m["content"] for m in g.messages or ()] + [g.prompt_text or "", g.output_text or ""]
+    ids = sum(len(i) for i in (g.prompt_token_ids, g.output_token_ids) if i is not None)
+    return sum(map(len, texts)) + 4 * ids
+
+
+def _kind(g: Generation, output: int | None) -> str:
+    if output == 0:
+        return "no output tokens (never replayed)"
+    if g.output_token_ids is None:
+        return "lengths only" if output is not None else "prompt only"
+    return "replayable" if g.prompt_token_ids is not None else "output without its prompt"
+
+
+def _without(error: InputError, source: Source) -> str:
+    """What is wrong with a file, without where it lies."""
+    return str(error).removeprefix(f"{source.path}: ")

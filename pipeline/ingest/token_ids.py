@@ -1,18 +1,29 @@
-"""Rows that hold token ids: `prompt_token_ids` and, where recorded, `output_token_ids` (JSONL or Parquet).
+"""Rows that hold token ids: `prompt_token_ids` and, where recorded, `output_token_ids` (JSONL, CSV or Parquet).
 
-The canonical trace is of this format too, so a trace written out by `capture` can be read back.
+The canonical trace is of this format too, so a trace written out by `capture` or `trace sample` can be read back.
+Text beside the ids (`prompt` or `messages`, `output`) is only compared with them.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.ingest.generation import Generation, RowRefused, moment, text_field, token_ids
+from pipeline.ingest.generation import (
+    Generation,
+    RowRefused,
+    labels,
+    numbers,
+    structured,
+    text_field,
+    token_ids,
+    whole,
+)
+from pipeline.ingest.messages import messages
+from pipeline.ingest.times import NAMES, microseconds, moment
 
 _TAKEN = frozenset(
-    "request_id session_id turn sample tenant workload model arrival prompt_token_ids output_token_ids tail_token_ids "
-    "sampling finish_reason".split()
-)
+    "request_id id session_id turn sample tenant workload model arrival arrival_offset_us prompt_token_ids "
+    "output_token_ids tail_token_ids prompt_tokens output_tokens sampling finish_reason source_row".split()
+) | frozenset(NAMES)
 
 
 def matches(record: dict[str, Any]) -> bool:
@@ -26,37 +37,42 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
     Raises:
         RowRefused: a column is missing or holds what it must not.
     """
-    prompt = token_ids(record, "prompt_token_ids")
-    if not prompt:
-        raise RowRefused("prompt_token_ids", "missing or empty; a prompt has at least one token")
-    sampling = record.get("sampling")
-    try:
-        sampling = json.loads(sampling) if isinstance(sampling, str) else sampling
-    except json.JSONDecodeError:
-        raise RowRefused("sampling", "not valid JSON") from None
+    prompt, output = token_ids(record, "prompt_token_ids"), token_ids(record, "output_token_ids")
+    if prompt is None and record.get("prompt_tokens") is None:
+        raise RowRefused("prompt_token_ids", "missing; a prompt has at least one token")
+    if prompt is not None and not len(prompt):
+        raise RowRefused("prompt_token_ids", "empty; a prompt has at least one token")
+    chat = record.get("messages")
+    text = next((record[k] for k in ("output", "output_text", "completion") if isinstance(record.get(k), str)), None)
     yield Generation(
-        request_id=text_field(record, "request_id") or fallback_id,
-        session_id=text_field(record, "session_id"),
-        turn=_whole(record, "turn"),
-        sample=_whole(record, "sample") or 0,
-        tenant=text_field(record, "tenant"),
-        workload=text_field(record, "workload"),
-        model=text_field(record, "model"),
-        arrival=moment(record, "arrival"),
+        request_id=text_field(record, "request_id", "id") or fallback_id,
+        **labels(record),
+        turn=whole(record, "turn"),
+        sample=whole(record, "sample") or 0,
+        arrival=moment(record, *NAMES),
+        arrival_offset_us=microseconds(record.get("arrival_offset_us"), 1, "arrival_offset_us"),
         prompt_token_ids=prompt,
-        output_token_ids=token_ids(record, "output_token_ids"),
+        output_token_ids=output,
         tail_token_ids=token_ids(record, "tail_token_ids"),
-        sampling=sampling,
+        messages=messages(chat) if chat and output is not None else None,
+        output_text=text,
+        prompt_text=record["prompt"] if isinstance(record.get("prompt"), str) else None,
+        logged_prompt_tokens=whole(record, "prompt_tokens"),
+        logged_output_tokens=whole(record, "output_tokens"),
+        sampling=_settings(record),
         finish_reason=text_field(record, "finish_reason"),
-        extra={k: v for k, v in record.items() if k not in _TAKEN and isinstance(v, str | int | float)}
-        | {"token_ids": "given"},
+        extra=numbers(_extra(record), _TAKEN) | {"token_ids": "given"},
     )
 
 
-def _whole(record: dict[str, Any], name: str) -> int | None:
-    value = record.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RowRefused(name, f"{value!r} is no whole number from 0")
-    return value
+def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
+    value = structured(record.get("sampling"), "sampling")
+    if value is not None and not isinstance(value, dict):
+        raise RowRefused("sampling", "expected an object with SamplingParams names")
+    return value or None
+
+
+def _extra(record: dict[str, Any]) -> dict[str, Any]:
+    """The row, with what a canonical trace keeps as JSON in `extra` spread out again."""
+    extra = structured(record.get("extra"), "extra")
+    return record | extra if isinstance(extra, dict) else record
