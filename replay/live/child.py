@@ -78,6 +78,7 @@ def _write(workdir: Path, result: UnitResult) -> None:
         "per_request": [None if s.drafted is None else (s.drafted, s.accepted) for s in result.sequences],
         "counters": result.counters,
         "facts": result.facts,
+        "grammar": result.grammar,
     }
     (workdir / "result.json").write_text(json.dumps(detail))
 

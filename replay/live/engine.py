@@ -54,6 +54,8 @@ class UnitResult:
     """[engine steps, 2] float64: start and end by perf_counter."""
     counters: dict
     facts: dict
+    grammar: list[int]
+    """Requests under a structured-output grammar, which cuts candidates."""
 
 
 def run_unit(prompts: Tokens, rows: list[dict], ids: list[str], spec: dict, done: Callable[[int], None]) -> UnitResult:
@@ -87,7 +89,8 @@ def run_unit(prompts: Tokens, rows: list[dict], ids: list[str], spec: dict, done
     record = engine.collective_rpc("take_step_log")[0]
     facts = _facts(config, runner, sized_by)
     engine.engine_core.shutdown()
-    return UnitResult(sequences, record, steps, _difference(after, before), facts)
+    grammar = [i for i, p in enumerate(params) if p.structured_outputs is not None]
+    return UnitResult(sequences, record, steps, _difference(after, before), facts, grammar)
 
 
 def _start(config):

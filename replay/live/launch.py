@@ -89,8 +89,11 @@ def run_live(
     }
     with tempfile.TemporaryDirectory(prefix="specreplay-") as scratch:
         workdir = Path(scratch)
-        (workdir / "spec.json").write_text(json.dumps(spec))
-        _hand_over(requests, workdir / "requests.arrow")
+        try:
+            (workdir / "spec.json").write_text(json.dumps(spec))
+            _hand_over(requests, workdir / "requests.arrow")
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot write to {workdir.parent}: {error.strerror or error}") from error
         _run_child(workdir, log_dir, proposer.name, progress)
         return _collect(workdir, requests, engine, proposer)
 
@@ -198,7 +201,7 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
     put_out = Tokens(a["flat"], a["offsets"])
     lengths = Lengths(requests.prompts.lengths, a["ends"], put_out.lengths - a["ends"])
     shortest = proposer.config.get("prompt_lookup_min", 0)
-    rules = Rules(detail["facts"]["max_model_len"], shortest)
+    rules = Rules(detail["facts"]["max_model_len"], shortest, frozenset(detail["grammar"]))
     try:
         log = step_log(a["rows"], a["iterations"][:, 4], lengths, rules)
     except ValueError as error:

@@ -100,7 +100,7 @@ def test_a_tampered_log_is_caught_and_the_counter_named(ngram_one, column):
 
 
 def test_prefix_hits_and_preemptions_are_filler_not_rounds():
-    """Prompts of a whole number of blocks plus one, sent thrice into a KV cache that holds about two, up to max_model_len."""
+    """Prompts of whole blocks plus one token, each sent thrice, a KV cache for about two, up to max_model_len."""
     base = [ids for ids in material.prompts(12, 129) if len(ids) == 129]
     ids = [ids for one in base[:3] for ids in (one, one, one)]
     engine = material.engine(4, enable_prefix_caching=True, block_size=32, num_gpu_blocks_override=14)
