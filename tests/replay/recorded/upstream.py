@@ -11,10 +11,11 @@ import numpy as np
 FAR = 10**6
 
 
-def serve(prompt, output, tail, k, propose, max_model_len=FAR):
+def serve(prompt, output, tail, k, propose, max_model_len=FAR, drafter_len=FAR):
     """Decode steps of one request as (drafted, filler, accepted, emitted).
 
     `propose(tokens, sampled)` is called where the runner calls its proposer; `sampled` is not yet cut.
+    `drafter_len` is the draft model's own maximal length.
     """
     record = [*prompt, *output, *tail]
     end = len(prompt) + len(output)
@@ -31,7 +32,7 @@ def serve(prompt, output, tail, k, propose, max_model_len=FAR):
         computed += new - (len(scheduled) - accepted)
         row = len(scheduled), len(scheduled) * placeholders, accepted
         untrimmed = tokens + sampled
-        placeholders = max_seq_len + k > max_model_len
+        placeholders = max_seq_len + k > min(max_model_len, drafter_len)
         spec = [0] * k if placeholders else list(propose(untrimmed, sampled))
         emitted = min(accepted + 1, end - len(tokens))
         if tokens != list(prompt):

@@ -1,0 +1,59 @@
+"""Exact or proxy, and why: one reason per column that tells."""
+
+import json
+
+import pytest
+from test_engine import with_columns
+
+from replay.recorded.exactness import label
+from replay.requests import Requests
+
+NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": 5}
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 8}
+WHOLE = with_columns(
+    Requests.from_lists([[1, 2]] * 2, [[3, 4, 5], [6]], [[7, 8, 9, 1, 2], []]),
+    model=["target", "target"],
+    finish_reason=["length", "stop"],
+    extra=[json.dumps({"token_ids": "captured"}), None],
+)
+
+
+def test_a_captured_trace_is_exact():
+    assert label(WHOLE, NGRAM, target="/models/target", max_model_len=100, concurrency=8)[0] == "exact"
+    assert label(WHOLE, SUFFIX, target=None)[0] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"model": ["target", "gpt-4o"]}, {}, "1 outputs come from another model (gpt-4o), not from target"),
+        ({"model": ["target", None]}, {}, "1 rows do not say which model"),
+        ({"extra": ['{"token_ids": "tokenised"}', None]}, {}, "ids of 1 requests were made from text"),
+        (
+            {"sampling": ['{"temperature": 0.7}'] * 2},
+            {"sampling": {"temperature": 0, "max_tokens": 9}},
+            "2 outputs were",
+        ),
+        ({"sampling": ['{"min_p": 0.1}', None]}, {}, "does not speculate on 1 requests"),
+        ({"sampling": ['{"structured_outputs": {"json": {}}}', None]}, {}, "1 requests have a grammar"),
+        ({}, {"concurrency": 8, "max_model_len": 8}, "placeholders"),
+    ],
+)
+def test_what_makes_a_proxy(columns, options, words):
+    kind, reason = label(with_columns(WHOLE, **columns), NGRAM, **({"target": "models/target"} | options))
+    assert kind == "proxy" and words in reason
+
+
+def test_suffix_at_concurrency():
+    assert "interleave" in label(WHOLE, SUFFIX, target=None, concurrency=2)[1]
+
+
+def test_without_tails_the_last_round_is_unknown():
+    bare = Requests.from_lists([[1]] * 3, [[2, 3], [2], []])
+    kind, reason = label(bare, NGRAM, target=None)
+    assert kind == "proxy"
+    assert "1 requests have no tail_token_ids" in reason and "1 do not say why they ended" in reason
+
+
+def test_no_speculation_is_always_exact():
+    assert label(Requests.from_lists([[1]], [[2, 3]]), {"method": "none"}, target="x")[0] == "exact"
