@@ -5,6 +5,7 @@ import streamlit as st
 from dashboards import data
 from dashboards.columns import literal
 from dashboards.frame import landed_on
+from pipeline.report import run_warnings
 from schemas.errors import InputError
 
 st.set_page_config(page_title="specreplay", layout="wide")
@@ -45,10 +46,8 @@ with st.sidebar:
     started = f"{info['started']:%Y-%m-%d %H:%M} UTC · " if info["started"] else ""
     parts = [f"trace **{literal(str(info['trace']))}**", info["label"], f"runner {info['runner']}", info["status"]]
     st.caption(started + " · ".join(parts) + (" · reconciled" if info["reconciled"] else ""))
-if info["status"] != "complete":
-    st.warning(f"This run is {info['status']}: the numbers cover what is committed so far.")
-if info["reconciled"] is False:
-    st.error("The step log does not add up to the engine's own counters: do not trust these numbers.")
+for warning in run_warnings(info):
+    st.warning(literal(warning))
 try:
     page.run()
 except InputError as error:  # a damaged file: the line names it

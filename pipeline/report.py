@@ -25,6 +25,10 @@ FORMATS = ("table", "json", "csv", "markdown", "html")
 MISLEADING = 1.5
 """Warn where mean acceptance length is at least this many times tokens per step."""
 
+IMPLAUSIBLE = 1.15
+"""Warn where the speed against none is more than this many times tokens per step: a step that verifies candidates costs
+at least a plain one, so the two were not measured under equal load."""
+
 _DEFINITIONS = (
     "coverage = R / S, decode steps that proposed anything; acceptance rate = C / D; mean acceptance length = "
     "1 + C / R over those steps; tokens per step = E / S, misses included: what a user gets, and what ranks."
@@ -73,7 +77,7 @@ def report(con: Connection, run: str | None = None) -> Report:
         "SELECT * FROM workload_summary WHERE run = ? ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
     ).to_pylist()
-    return Report(info["run"], info, proposers, workloads, _warnings(info, proposers))
+    return Report(info["run"], info, proposers, workloads, run_warnings(info) + proposer_warnings(proposers))
 
 
 def render(report: Report, format_: str = "table", width: int | None = None) -> str:
@@ -98,23 +102,36 @@ def render(report: Report, format_: str = "table", width: int | None = None) -> 
     return writers[format_](report)
 
 
-def _warnings(info: dict, proposers: Sequence[dict]) -> list[str]:
+def run_warnings(info: dict[str, Any]) -> list[str]:
+    """What a reader must know of a whole run, one line each; `info` is a row of run_info."""
     out = []
     if info["status"] != "complete":
         out.append(f"this run is {info['status']}: the numbers cover what is committed so far")
     if info["reconciled"] is False:
         out.append("the step log does not add up to the engine's own counters: do not trust these numbers")
-    for row in proposers:
-        length, tokens = row["mean_acceptance_length"], row["tokens_per_step"]
+    return out
+
+
+def proposer_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Where a number alone would mislead, one line each; `rows` are of proposer_summary, with speedup_over_none."""
+    out = []
+    for row in rows:
+        name, length, tokens = row["proposer"], row["mean_acceptance_length"], row["tokens_per_step"]
         if length is not None and tokens is not None and length >= MISLEADING * tokens:
             out.append(
-                f"{row['proposer']}: a mean acceptance length of {length:.1f} sits on {_percent(row['coverage'])} "
-                f"of the steps; with the misses it is {tokens:.2f} tokens per step"
+                f"{name}: a mean acceptance length of {length:.1f} sits on {_percent(row['coverage'])} of the steps; "
+                f"with the misses it is {tokens:.2f} tokens per step"
             )
         if row["equal_outputs"] is not None and row["equal_outputs"] < 1:
             out.append(
-                f"{row['proposer']}: {_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal "
-                "those of none; its counts are over its own outputs"
+                f"{name}: {_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal those of none; "
+                "its counts are over its own outputs"
+            )
+        speed = row["speedup_over_none"]
+        if speed is not None and tokens is not None and speed > IMPLAUSIBLE * tokens:
+            out.append(
+                f"{name}: {_speed(speed)} the speed of none is more than its {tokens:.2f} tokens per step can explain; "
+                "the machine was busy with something else, measure again"
             )
     return out
 
@@ -172,15 +189,15 @@ def _headline(report: Report) -> str:
 
 
 def _terminal(report: Report, width: int) -> str:
-    tables = [_table(report, *section) for section in _SECTIONS]
+    tables = [_table(report, name, columns) for _, name, columns in _SECTIONS]
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     wide = console.options.update(width=10_000)
     # a number is never cut off: a table that needs more than the terminal has is drawn wider
     console.width = max(width, *(console.measure(table, options=wide).minimum for table in tables))
     parts: list[Any] = [Text(_headline(report), style="bold")]
-    for table in tables:
-        parts += [Text(), table]
+    for (title, _, _), table in zip(_SECTIONS, tables, strict=True):
+        parts += [Text(), Text(title, style="bold cyan"), table]
     if not report.proposers:
         parts.append(Text("nothing is committed yet"))
     parts += [Text(), Text(_DEFINITIONS, style="dim")]
@@ -189,8 +206,8 @@ def _terminal(report: Report, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(report: Report, title: str, name: str, columns: Sequence[tuple[str, str, Callable]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold cyan", box=None, header_style="dim")
+def _table(report: Report, name: str, columns: Sequence[tuple[str, str, Callable]]) -> Table:
+    table = Table(box=None, header_style="dim")
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     height = max(header.count(" ") for _, header, write in columns if write is not str)
     for _, header, write in columns:

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dashboards import charts, columns, data, frame
+from pipeline.report import proposer_warnings
 
 _HEADLINES = 4
 
@@ -33,7 +34,7 @@ if not summary.num_rows:
     st.stop()
 
 best = summary.slice(0, _HEADLINES).to_pylist()
-for column, row in zip(st.columns(_HEADLINES), best, strict=False):
+for column, row in zip(st.columns(max(len(best), 2)), best, strict=False):
     with column.container(border=True, height="stretch"):
         st.metric(
             columns.literal(row["proposer"]),
@@ -47,6 +48,8 @@ for column, row in zip(st.columns(_HEADLINES), best, strict=False):
             + (f" · **{columns.written('speedup_over_none', speed)}** the speed of none" if speed is not None else "")
         )
 
+for warning in proposer_warnings(summary.to_pylist()):
+    st.caption(f":material/info: {columns.literal(warning)}")
 st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
 undefined = sorted({r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None})
 if undefined:

@@ -21,7 +21,7 @@ names, workloads = data.values(run, "proposer"), data.values(run, "workload")
 st.title("Acceptance by position")
 st.markdown(
     "**Unconditional** is what vLLM's counters show: it can only fall. **Conditional** asks of each candidate alone: "
-    "where it stays high to the end, longer drafts would pay."
+    "where it stays high to the end, longer drafts may pay."
 )
 with st.sidebar:  # keys hold the run: another run has other proposers, and starts unfiltered
     compare = st.segmented_control("Compare", ["proposers", "workloads"], default="proposers", key="compare")

@@ -111,6 +111,19 @@ def test_outputs_that_differ_from_none_are_called_out(house):
         )
 
 
+@pytest.mark.parametrize(("step_us", "warned"), [(1000, False), (400, True)])
+def test_a_speed_that_tokens_per_step_cannot_explain_is_called_out(tmp_path, step_us, warned):
+    """2 tokens a step: at equal cost per step 2x; at 0.4 of none's 5x, which no verification can reach."""
+    step = {"sequences": 1, "prefill_tokens": 0, "decode_tokens": 1, "draft_tokens": 0, "draft_us": 0}
+    iterations = {
+        "none": [{**step, "emitted": 1, "step_us": 1000, "verify_us": 1000}] * 4,
+        "p": [{**step, "emitted": 2, "step_us": step_us, "verify_us": step_us}] * 2,
+    }
+    requests = {"none": [Request([], output_tokens=5)], "p": [Request([Step(1, 1)] * 2)]}
+    text = one(tmp_path, Run(requests, 1, iterations))
+    assert ("tokens per step can explain" in " ".join(text.split())) == warned
+
+
 def test_an_unfinished_run_says_so(tmp_path):
     assert "this run is unfinished" in one(tmp_path, random_run(1), finished=False)
 
