@@ -29,6 +29,7 @@ from schemas.errors import EnvironmentProblem, InputError
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(r"no space left|disk quota exceeded|file too large", re.IGNORECASE)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+_PIECE = 1 << 20
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -174,12 +175,24 @@ def write_parquet(folder: Path, stem: str, groups: Iterable[pa.Table], schema: p
                 rows += group.num_rows
                 # One chunk per column: page boundaries would follow the chunks otherwise.
                 writer.write_table(group.cast(schema).combine_chunks(), row_group_size=max(group.num_rows, 1))
+        sink.drain()
         os.fsync(fd)
         sha256 = sink.digest.hexdigest()
         target = folder / f"{stem}-{sha256[:16]}.parquet"
         temporary.replace(target)
         sync_folder(folder)
     return Written(target, sha256, rows)
+
+
+def drop(root: Path, files: Iterable[dict], committed: dict | None) -> None:
+    """Remove the data files (by their `path`) that the commit object does not name.
+
+    Equal content has an equal name, so a file of ours may well be one that another writer committed.
+    """
+    kept = {file["path"] for file in committed["files"]} if committed else set()
+    for file in files:
+        if file["path"] not in kept:
+            (root / file["path"]).unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
@@ -238,18 +251,18 @@ def _sync(target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
+def _write_all(fd: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 class _Sink(io.RawIOBase):
-    """What pyarrow writes to: hashes while it writes. (By path, pyarrow would leave no place to hash or to sync.)"""
+    """What pyarrow writes to: hashes while it writes, in few large pieces; by path it would neither hash nor sync."""
 
     def __init__(self, fd: int):
         super().__init__()
-        self._fd, self._position = fd, 0
+        self._fd, self._position, self._held = fd, 0, bytearray()
         self.digest = hashlib.sha256()
 
     def writable(self) -> bool:
@@ -260,7 +273,13 @@ class _Sink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        _write_all(self._fd, view)
-        self.digest.update(view)
+        self._held += view
         self._position += view.nbytes
+        if len(self._held) >= _PIECE:
+            self.drain()
         return view.nbytes
+
+    def drain(self) -> None:
+        held, self._held = self._held, bytearray()
+        self.digest.update(held)
+        _write_all(self._fd, held)

@@ -74,7 +74,7 @@ def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None
             )
             files.append({"path": str(part.path.relative_to(root)), "sha256": part.sha256, "rows": part.rows})
     except BaseException:
-        _drop(root, files, commit.read_json(root / _commit_name(name)))
+        commit.drop(root, files, commit.read_json(root / _commit_name(name)))
         raise
     if not files:
         raise InputError(f"trace {name}: no rows to write")
@@ -83,7 +83,7 @@ def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None
     there = commit.create_json(root, _commit_name(name), document)
     if there is None:
         return info
-    _drop(root, files, there)
+    commit.drop(root, files, there)
     if there["fingerprint"] != info.fingerprint:
         raise InputError(
             f"trace {name} exists with other content ({there['requests']} requests; these are {info.requests}): "
@@ -149,14 +149,6 @@ def read(
     if rows is None or wanted is None:
         return table
     return table.take(pa.array(np.searchsorted(wanted, np.asarray(rows, np.int64))))
-
-
-def _drop(root: Path, files: list[dict], there: dict | None) -> None:
-    """Remove parts that no commit object will name; equal content has an equal name, and may be committed."""
-    kept = {file["path"] for file in there["files"]} if there else set()
-    for file in files:
-        if file["path"] not in kept:
-            (root / file["path"]).unlink(missing_ok=True)
 
 
 def _commit_name(name: str) -> str:

@@ -16,13 +16,18 @@ from pathlib import Path
 import filelock
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline import commit, tracefiles
 from pipeline.tracefiles import TraceInfo
-from schemas.errors import InputError, LockedError
+from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import RUN_TABLES, SCHEMA_VERSION
 
-_ORDER = ("proposer", "concurrency", "workload", "session_id", "request", "step", "engine_step")
+_ORDER = {  # requests first: decode steps follow their order
+    "requests": ("proposer", "concurrency", "workload", "session_id", "request"),
+    "decode_steps": ("proposer", "concurrency", "request", "step"),
+    "engine_steps": ("proposer", "concurrency", "engine_step"),
+}
 _DELTA = {"request", "step", "engine_step"}
 _GROUP_ROWS = 1 << 20
 
@@ -62,7 +67,7 @@ class Warehouse:
     # Shards of runs
 
     def commit_shard(self, run: str, shard: str, tables: Mapping[str, pa.Table], facts: Mapping | None = None) -> bool:
-        """Write a shard's tables and commit them together.
+        """Write a shard's tables (one proposer at one concurrency) and commit them together.
 
         Args:
             run: name of the run (letters, digits, dot, dash, underscore).
@@ -78,28 +83,31 @@ class Warehouse:
         """
         commit.safe_name("run", run)
         commit.safe_name("shard", shard)
+        name = f"_commits/run={run}/{shard}.json"
         files: list[dict] = []
-        for name, table in _sorted(tables).items():
-            groups = (table.slice(i, _GROUP_ROWS) for i in range(0, table.num_rows, _GROUP_ROWS))
-            delta = _DELTA & set(table.column_names)
-            written = commit.write_parquet(self.root / name / f"run={run}", shard, groups, RUN_TABLES[name], delta)
-            path = str(written.path.relative_to(self.root))
-            files.append({"table": name, "path": path, "sha256": written.sha256, "rows": written.rows})
-        document = {
-            "schema_version": SCHEMA_VERSION,
-            "run": run,
-            "shard": shard,
-            "files": files,
-            "facts": dict(facts or {}),
-        }
-        theirs = commit.create_json(self.root, f"_commits/run={run}/{shard}.json", document)
-        if theirs is None:
-            return True
-        kept = {file["path"] for file in theirs["files"]}
-        for file in files:
-            if file["path"] not in kept:  # equal content has an equal name, and is theirs as well
-                (self.root / file["path"]).unlink(missing_ok=True)
-        return False
+        try:
+            for table, rows in _sorted(tables).items():
+                groups = (rows.slice(i, _GROUP_ROWS) for i in range(0, rows.num_rows, _GROUP_ROWS))
+                delta = _DELTA & set(rows.column_names)
+                written = commit.write_parquet(
+                    self.root / table / f"run={run}", shard, groups, RUN_TABLES[table], delta
+                )
+                path = str(written.path.relative_to(self.root))
+                files.append({"table": table, "path": path, "sha256": written.sha256, "rows": written.rows})
+            document = {
+                "schema_version": SCHEMA_VERSION,
+                "run": run,
+                "shard": shard,
+                "files": files,
+                "facts": dict(facts or {}),
+            }
+            theirs = commit.create_json(self.root, name, document)
+        except EnvironmentProblem:
+            commit.drop(self.root, files, commit.read_json(self.root / name))
+            raise
+        if theirs is not None:
+            commit.drop(self.root, files, theirs)
+        return theirs is None
 
     def committed(self, run: str) -> dict[str, dict]:
         """Commit objects of a run by shard name, in order of name: {schema_version, run, shard, files, facts}."""
@@ -252,23 +260,26 @@ class Warehouse:
 
 
 def _sorted(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """The non-empty tables in their schemas, rows by proposer, workload, session, request and step.
+    """The non-empty tables of one unit in their schemas, rows by workload, session, request and step.
 
-    Neighbours alike compress best. Decode steps take workload and session from the shard's requests.
+    Neighbours alike compress best. Decode steps take their requests' order from the shard's requests.
     """
     typed = {name: table.select(RUN_TABLES[name].names).cast(RUN_TABLES[name]) for name, table in tables.items()}
     out = {}
-    for name in sorted(typed):
-        table = typed[name]
-        if not table.num_rows:
+    for name, columns in _ORDER.items():
+        if name not in typed or not typed[name].num_rows:
             continue
-        if name == "decode_steps" and "requests" in typed:
-            keys = typed["requests"].select(["proposer", "concurrency", "request", "workload", "session_id"])
-            table = table.join(keys, keys=["proposer", "concurrency", "request"], join_type="left outer")
-        by = [(column, "ascending") for column in _ORDER if column in table.column_names]
-        if name == "decode_steps":
-            by.remove(("engine_step", "ascending"))
-        out[name] = table.sort_by(by).select(RUN_TABLES[name].names).cast(RUN_TABLES[name])
+        table = typed[name]
+        if name == "decode_steps" and "requests" in out:
+            request = table.column("request").to_numpy()
+            in_order = out["requests"].column("request").to_numpy()
+            place = np.zeros(max(request.max(), in_order.max()) + 1, np.int64)
+            place[in_order] = np.arange(len(in_order))
+            order = pa.array(np.lexsort((table.column("step").to_numpy(), place[request])))
+        else:
+            keys = [(column, "ascending") for column in columns]
+            order = pc.call_function("sort_indices", [table], pc.SortOptions(sort_keys=keys))
+        out[name] = table.take(order)
     return out
 
 
