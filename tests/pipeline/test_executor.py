@@ -1,0 +1,79 @@
+"""Real worker processes that die, fail and report. A job's `run` says what its worker does."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_traces import config
+
+from pipeline.executor import run_jobs
+from pipeline.plan import Unit
+from pipeline.units import Job
+from schemas.errors import EnvironmentProblem, InputError
+
+
+def job(root: Path, number: int, what: str) -> Job:
+    settings = config({})
+    nothing = np.zeros(1, np.int64)
+    return Job(str(root), what, "trace", settings, Unit(f"u{number}", settings.proposer[0], nothing, nothing, 0, 0))
+
+
+def work(job: Job, progress) -> str:
+    """Do what the job says; every try leaves a line."""
+    notes = Path(job.root) / job.unit.shard
+    with notes.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    tries = len(notes.read_text().splitlines())
+    progress(1)
+    if job.run == "die" or (job.run == "die once" and tries == 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.run == "raise" or (job.run == "raise once" and tries == 1):
+        raise KeyError("a bug")
+    if job.run == "input":
+        raise InputError("a wrong setting")
+    if job.run == "environment":
+        raise EnvironmentProblem("no engine")
+    return f"{job.unit.shard} done"
+
+
+def outcome(root: Path, whats: list[str], workers: int) -> tuple[dict, dict, dict]:
+    """({shard: result}, {shard: error}, {shard: tries})."""
+    results, errors, seen = {}, {}, {}
+    run_jobs(
+        [job(root, i, what) for i, what in enumerate(whats)],
+        work,
+        workers,
+        done=lambda job, result: results.__setitem__(job.unit.shard, result),
+        failed=lambda job, error: errors.__setitem__(job.unit.shard, str(error)),
+        progress=lambda job, count: seen.__setitem__(job.unit.shard, count),
+    )
+    assert set(seen) == set(results) | set(errors)
+    return results, errors, {path.name: len(path.read_text().splitlines()) for path in root.iterdir()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_job_is_tried_twice_and_the_others_go_on(tmp_path, workers):
+    results, errors, tries = outcome(tmp_path, ["fine", "raise", "raise once", "environment", "fine"], workers)
+    assert results == {f"u{i}": f"u{i} done" for i in (0, 2, 4)}
+    assert "a bug" in errors["u1"]
+    assert errors["u3"] == "no engine"
+    assert tries == {"u0": 1, "u1": 2, "u2": 2, "u3": 1, "u4": 1}
+
+
+def test_a_killed_worker_costs_its_own_job_one_retry(tmp_path):
+    results, errors, tries = outcome(tmp_path, ["fine", "die once", "die", *["fine"] * 5], 2)
+    assert set(results) == {"u0", "u1", "u3", "u4", "u5", "u6", "u7"}
+    assert errors == {"u2": f"its worker process ended with exit code -{signal.SIGKILL.value}"}
+    assert tries == {"u0": 1, "u1": 2, "u2": 2, "u3": 1, "u4": 1, "u5": 1, "u6": 1, "u7": 1}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_users_error_ends_it_at_once(tmp_path, workers):
+    with pytest.raises(InputError, match=r"^a wrong setting$"):
+        outcome(tmp_path, ["input", *["fine"] * 20], workers)
+    pids = {int(line) for path in tmp_path.iterdir() for line in path.read_text().splitlines()} - {os.getpid()}
+    for pid in pids:  # no worker is left behind
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
