@@ -18,6 +18,15 @@ POSITIONS = 96
 """Maximal length of the tiny model."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Two threads on a busy machine can be fifty times slower than one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A folder with a random model of 40 tokens, whose greedy text is varied enough to be half right."""
