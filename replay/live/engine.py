@@ -143,12 +143,14 @@ class _Loop:
         return self.sequences, np.array(steps).reshape(-1, 2)
 
     def submit(self, i: int) -> None:
+        from vllm.exceptions import VLLMClientError
+
         sequence = self.sequences[i]
         sequence.submitted = time.perf_counter()
         prompt = {"prompt_token_ids": self.prompts[i].tolist()}
         try:
             sequence.engine_id = self.engine.add_request(str(i), prompt, self.params[i])
-        except ValueError as error:
+        except (ValueError, VLLMClientError) as error:
             raise InputError(f"request {self.ids[i]!r}: vLLM refuses it: {last_words(error)}") from error
 
     def receive(self, i: int, output, now: float) -> bool:

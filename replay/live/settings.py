@@ -8,6 +8,7 @@ import dataclasses
 import json
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,10 @@ def engine_config(spec: dict):
         frames = traceback.extract_tb(error.__traceback__)
         in_proposer = any(f.name == "create_speculative_config" or "speculative.py" in f.filename for f in frames)
         where = f"proposer {spec['proposer']!r}" if in_proposer else "[engine]"
-        raise InputError(f"{where}: vLLM refuses the settings: {last_words(error)}") from error
+        said = f"vLLM refuses the settings: {last_words(error)}"
+        if not in_proposer and not Path(spec["model"]).exists():
+            said = f"model = {spec['model']!r} is no folder here, and vLLM cannot make one of it: {last_words(error)}"
+        raise InputError(f"{where}: {said}") from error
 
 
 def size_kv_cache(config, lengths: Sequence[int], concurrency: int) -> str:

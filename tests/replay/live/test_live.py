@@ -13,7 +13,7 @@ from replay.live.launch import run_live
 from replay.live.reconcile import reconcile
 from replay.requests import Requests
 from schemas.errors import EnvironmentProblem, InputError
-from schemas.tables import DECODE_STEPS, ENGINE_STEPS
+from schemas.tables import DECODE_STEPS, ENGINE_STEPS, MISS_REASONS
 
 pytestmark = pytest.mark.live
 
@@ -99,20 +99,24 @@ def test_a_tampered_log_is_caught_and_the_counter_named(ngram_one, column):
     assert not result["ok"] and expected[column] in [m["counter"] for m in result["mismatches"]]
 
 
-def test_prefix_hits_and_preemptions_are_filler_not_rounds():
-    """Prompts of whole blocks plus one token, each sent thrice, a KV cache for about two, up to max_model_len."""
+def test_prefix_hits_preemptions_and_grammars_are_told_apart():
+    """Prompts of whole blocks plus one token, each sent thrice, a KV cache for about two, up to max_model_len; two more
+    requests under a grammar that the draft model does not know.
+    """
     base = [ids for ids in material.prompts(12, 129) if len(ids) == 129]
-    ids = [ids for one in base[:3] for ids in (one, one, one)]
+    ids = [ids for one in base[:3] for ids in (one, one, one)] + material.prompts(2, 20)
     engine = material.engine(4, enable_prefix_caching=True, block_size=32, num_gpu_blocks_override=14)
-    live = run_live(
-        material.requests(ids, [40] * len(ids)), engine, material.proposer(material.NGRAM), max_model_len=169
-    )
+    sampling: list[dict] = [{}] * 9 + [{"structured_outputs": {"regex": "(7q8z){8}"}}] * 2
+    asked = material.with_sampling(material.requests(ids, [40] * 9 + [12] * 2), sampling)
+    live = run_live(asked, engine, material.proposer(material.DRAFT_MODEL), max_model_len=169)
     counts = live.log.counts()
     assert live.reconciliation["ok"], live.reconciliation["mismatches"]
     assert live.reconciliation["engine"]["preemptions"] > 0
     assert counts["prefill_filler"].sum() > 0 and live.prefix_cache_hit_tokens.max() == 128
     assert live.log.filler.sum() == counts["engine_drafted"].sum() - counts["drafted"].sum() > 0
     assert (counts["emitted"] == live.outputs.lengths - 1).all()
+    grammar = live.log.miss_reason == MISS_REASONS.index("grammar")
+    assert grammar.any() and set(live.log.request[grammar]) <= {9, 10}
 
 
 def test_an_engine_that_dies_is_one_line():
