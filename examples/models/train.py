@@ -1,0 +1,245 @@
+"""Train the demo target and draft on the CPU: `python examples/models/train.py`.
+
+Stages: tokenizer and packed data, target, and last the draft, which is distilled on the final target.
+All lengths are in steps and all seeds are fixed.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from corpus import Tasks, split_library
+from model import END_OF_TEXT, IM_END, VOCAB, Muon, build
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+HERE = Path(__file__).parent
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
+           "<tool_response>", "</tool_response>", "<|mask|>"]
+IM_START = 1
+TOKENS_PER_STEP = 4096
+WORKERS = 2
+PROMPT_WEIGHT = 0.3  # prompts hold many random words; most of the loss belongs to the answers
+
+
+# ---------------------------------------------------------------- tokenizer and data
+
+
+def make_tokenizer(texts):
+    """Byte-level BPE; indentation joins the newline before it, which makes code shorter."""
+    tok = Tokenizer(models.BPE())
+    pattern = r"\n+(?: +(?= ))?| +(?= )| ?[A-Za-z]+|[0-9]|_+| ?[^\sA-Za-z0-9_]+|\s+"
+    tok.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.decoder = decoders.ByteLevel()
+    tok.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=VOCAB, special_tokens=SPECIAL, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tok, eos_token="<|im_end|>", pad_token="<|endoftext|>", mask_token="<|mask|>",
+        additional_special_tokens=SPECIAL, clean_up_tokenization_spaces=False, model_max_length=2048)
+    fast.chat_template = (HERE / "chat_template.jinja").read_text()
+    return fast
+
+
+class Data:
+    """One split as arrays: `source` (uint16 token ids of all files) and `tasks` (lists of token ids)."""
+
+    def __init__(self, files, tokenizer, n_tasks, seed):
+        def encode(texts):
+            return [e.ids for e in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
+        texts = encode([text for _, text in files])
+        self.source = np.array([i for ids in texts for i in [*ids, END_OF_TEXT]], np.uint16)
+        maker = Tasks(files, seed)
+        samples = [maker.sample() for _ in range(n_tasks)]
+        self.kinds = [kind for kind, _, _ in samples]
+        self.tasks = encode([tokenizer.apply_chat_template(m, tools=t, tokenize=False) for _, m, t in samples])
+        self.assistant = tokenizer.encode("assistant", add_special_tokens=False)[0]
+        self.rng, self.todo = np.random.default_rng(seed), []
+
+    def weights(self, ids):
+        """Loss weight of every token: 1 in the assistant's words, PROMPT_WEIGHT elsewhere."""
+        out, inside = [], False
+        for i, token in enumerate(ids):
+            out.append(1.0 if inside else PROMPT_WEIGHT)
+            if token == IM_START:
+                inside = i + 1 < len(ids) and ids[i + 1] == self.assistant
+            elif token == IM_END:
+                inside = False
+        return out
+
+    def task_row(self, length):
+        """Whole tasks in random order; what is left of the row is source text."""
+        row, weight = [], []
+        while True:
+            if not self.todo:
+                self.todo = self.rng.permutation(len(self.tasks)).tolist()
+            ids = self.tasks[self.todo.pop()]
+            if len(row) + len(ids) > length:
+                break
+            row, weight = row + ids, weight + self.weights(ids)
+        fill = self.source_row(length - len(row)).tolist()
+        return row + fill, weight + [PROMPT_WEIGHT if row else 1.0] * len(fill)
+
+    def source_row(self, length):
+        start = self.rng.integers(0, len(self.source) - length)
+        return self.source[start:start + length]
+
+    def repeat_row(self, length):
+        """Random spans said several times; only what can be copied has weight (feeds the copying heads)."""
+        row, weight = [], []
+        while len(row) < length:
+            span = self.rng.integers(len(SPECIAL), VOCAB, self.rng.integers(6, 40)).tolist()
+            row += span * 2
+            weight += [0.0] * (len(span) + 1) + [1.0] * (len(span) - 1)
+        return row[:length], weight[:length]
+
+    def batch(self, length, task_share, repeat_share=0.0):
+        """(inputs, labels, weights), each [TOKENS_PER_STEP / length, length]."""
+        rows = []
+        for u in self.rng.random(TOKENS_PER_STEP // length):
+            if u < repeat_share:
+                rows.append(self.repeat_row(length + 1))
+            elif u < repeat_share + task_share:
+                rows.append(self.task_row(length + 1))
+            else:
+                rows.append((self.source_row(length + 1).tolist(), [1.0] * (length + 1)))
+        ids, weight = torch.tensor([r for r, _ in rows]), torch.tensor([w for _, w in rows])
+        return ids[:, :-1], ids[:, 1:], weight[:, 1:]
+
+
+# ---------------------------------------------------------------- training
+
+
+def logits_of(model, ids):
+    return model(input_ids=ids, use_cache=False).logits
+
+
+def cross_entropy(logits, labels, weight, total=None):
+    """Weighted sum over [rows, length], divided by the total weight: nats per token."""
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return (losses * weight.flatten()).sum() / (weight.sum() if total is None else total)
+
+
+@torch.no_grad()
+def held_out_loss(model, batches):
+    """Nats per token on source text, on the answers of tasks, and on the copyable half of repeats."""
+    result = {}
+    for name, (ids, labels, weight) in batches.items():
+        result[name] = round(cross_entropy(logits_of(model, ids), labels, (weight == 1).float()).item(), 4)
+    return result
+
+
+def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, teacher=None):
+    """Run `steps` steps of TOKENS_PER_STEP tokens; the learning rates fall to zero over the last 60 %.
+
+    teacher: a model whose distribution is distilled (0.9 of the loss).
+    """
+    parameters = list(model.parameters())
+    matrices = [p for k, p in model.named_parameters() if p.ndim == 2 and "embed" not in k]
+    others = [p for k, p in model.named_parameters() if not (p.ndim == 2 and "embed" not in k)]
+    optimizers = [Muon(matrices, muon_lr), torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0)]
+    base = [muon_lr, adam_lr]
+    # Each part of the batch on one core: operators that share cores crawl on a machine with other work.
+    workers = ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,))
+    start, mean = time.time(), None
+    for step in range(1, steps + 1):
+        done = step / steps
+        scale = min(1, step / 40) * max(0.02, min(1, (1 - done) / 0.6))
+        for optimizer, lr in zip(optimizers, base, strict=True):
+            optimizer.param_groups[0]["lr"] = lr * scale
+        length = 512 if done < 0.8 else 1024  # short rows first: they cost less
+        ids, labels, weight = data.batch(length, 0.6, 0.1 if done < 0.4 else 0.0)
+        total = weight.sum()
+        parts = [ids.chunk(WORKERS), labels.chunk(WORKERS), weight.chunk(WORKERS)]
+
+        def gradients(part, total=total):
+            ids, labels, weight = part
+            logits = logits_of(model, ids)
+            loss = ce = cross_entropy(logits, labels, weight, total)
+            if teacher is not None:
+                with torch.no_grad():
+                    wanted = logits_of(teacher, ids).softmax(-1)
+                distance = -(wanted * logits.log_softmax(-1)).sum(-1)
+                loss = 0.1 * ce + 0.9 * (distance * weight).sum() / total
+            return torch.autograd.grad(loss, parameters), ce.item()
+
+        results = list(workers.map(gradients, zip(*parts, strict=True)))
+        for p, *shares in zip(parameters, *(g for g, _ in results), strict=True):
+            p.grad = torch.stack(shares).sum(0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        ce = sum(ce for _, ce in results)
+        mean = ce if mean is None else 0.95 * mean + 0.05 * ce
+        if step % 50 == 0 or step == steps:
+            record = {"stage": stage, "step": step, "tokens": step * TOKENS_PER_STEP,
+                      "seconds": round(time.time() - start), "train_loss": round(mean, 4)}
+            if step % 100 == 0 or step == steps:
+                record["held_out"] = held_out_loss(model, held)
+            emit(log, **record)
+
+
+def emit(log, **record):
+    """Append a record to the training log and print it."""
+    log.append(record)
+    print(json.dumps(record), flush=True)
+
+
+def finish(model, tokenizer, held, out, log, start):
+    """Round the weights to bfloat16, in the model and on disk, and write everything an engine needs."""
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    model.float()
+    emit(log, stage="saved as bfloat16", seconds=round(time.time() - start), held_out=held_out_loss(model, held))
+    (out / "training_log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in log))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--target-steps", type=int, default=700)
+    parser.add_argument("--draft-steps", type=int, default=500)
+    parser.add_argument("--draft-only", action="store_true", help="keep the target that is in --out")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    train_files, held_files = split_library()
+    if args.draft_only:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "target")
+    else:
+        maker = Tasks(train_files, 1)
+        chat = [m["content"] for _ in range(2000) for m in maker.sample()[1]]
+        tokenizer = make_tokenizer([t for _, t in train_files] + chat)
+    data = Data(train_files, tokenizer, 18000, seed=2)
+    held_data = Data(held_files, tokenizer, 400, seed=3)
+    held = {"source": held_data.batch(1024, 0.0), "tasks": held_data.batch(1024, 1.0),
+            "repeats": held_data.batch(1024, 0.0, 1.0)}
+    print(len(train_files), "files to train on,", len(held_files), "held out;", len(data.source), "source tokens,",
+          sum(map(len, data.tasks)), "task tokens", flush=True)
+
+    if args.draft_only:
+        target = Qwen3ForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32)
+    else:
+        target = build("target")
+        log, start = [], time.time()
+        emit(log, stage="start", held_out=held_out_loss(target, held))
+        train(target, data, held, log, "target", args.target_steps)
+        finish(target, tokenizer, held, args.out / "target", log, start)
+
+    torch.manual_seed(1)
+    draft = build("draft")
+    log, start = [], time.time()
+    train(draft, data, held, log, "draft", args.draft_steps, teacher=target)
+    finish(draft, tokenizer, held, args.out / "draft", log, start)
+
+
+if __name__ == "__main__":
+    main()
