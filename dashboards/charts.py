@@ -5,6 +5,7 @@ and colons in them mean nothing to Vega.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import altair as alt
 import pyarrow as pa
@@ -15,7 +16,7 @@ _LEVELS = (1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _INK, _FAINT = "#3a4254", "#8b93a5"
 
 
-def coverage_chart(rows: pa.Table, proposers: Sequence[str]) -> alt.LayerChart:
+def coverage_chart(rows: pa.Table, proposers: Sequence[str]) -> alt.LayerChart | alt.FacetChart:
     """Coverage against mean acceptance length, a point per proposer and workload, curves of equal tokens per step.
 
     Along a curve coverage × (mean acceptance length − 1) is the same: E/S = 1 + that, up to tokens cut off at the end.
@@ -32,8 +33,7 @@ def coverage_chart(rows: pa.Table, proposers: Sequence[str]) -> alt.LayerChart:
     chosen = alt.selection_point(fields=["proposer"], bind="legend", name="chosen")
     many = len(workloads) > len(_SHAPES)
     points = (
-        alt.Chart(_data(shown))
-        .mark_point(filled=True, size=110, stroke="white", strokeWidth=0.8)
+        alt.Chart(_data(shown), mark=alt.MarkDef("point", filled=True, size=110, stroke="white", strokeWidth=0.8))
         .encode(
             x=x,
             y=y,
@@ -82,19 +82,16 @@ def _level_curves(top: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     ends = [
         {"coverage": end, "mean_acceptance_length": 1 + (level - 1) / end, "text": f"{level:g}"} for level in levels
     ]
-    lines = (
-        alt.Chart(_data(curves))
-        .mark_line(color="#c6ccd8", strokeWidth=1, strokeDash=[4, 3])
-        .encode(x=x, y=y, detail="level:N")
+    lines = alt.Chart(
+        _data(curves), mark=alt.MarkDef("line", color="#c6ccd8", strokeWidth=1, strokeDash=[4, 3])
+    ).encode(x=x, y=y, detail="level:N")
+    names = alt.Chart(_data(ends), mark=alt.MarkDef("text", align="left", dx=5, color=_FAINT, fontSize=11)).encode(
+        x=x, y=y, text="text:N"
     )
-    names = (
-        alt.Chart(_data(ends)).mark_text(align="left", dx=5, color=_FAINT, fontSize=11).encode(x=x, y=y, text="text:N")
-    )
-    title = (
-        alt.Chart(_data([{"coverage": end, "mean_acceptance_length": top, "text": "tokens per step"}]))
-        .mark_text(align="right", dx=26, dy=-9, color=_FAINT, fontSize=11)
-        .encode(x=x, y=y, text="text:N")
-    )
+    corner = [{"coverage": end, "mean_acceptance_length": top, "text": "tokens per step"}]
+    title = alt.Chart(
+        _data(corner), mark=alt.MarkDef("text", align="right", dx=26, dy=-9, color=_FAINT, fontSize=11)
+    ).encode(x=x, y=y, text="text:N")
     return [lines, names, title]
 
 
@@ -103,7 +100,7 @@ def _geometric(low: float, high: float, count: int = 80) -> list[float]:
     return [low * (high / low) ** (i / (count - 1)) for i in range(count)]
 
 
-def position_chart(rows: pa.Table, rate: str, by: str, names: Sequence[str]) -> alt.LayerChart:
+def position_chart(rows: pa.Table, rate: str, by: str, names: Sequence[str]) -> alt.Chart:
     """One per-position rate as curves. A position where the rate is undefined leaves a gap.
 
     Args:
@@ -115,7 +112,9 @@ def position_chart(rows: pa.Table, rate: str, by: str, names: Sequence[str]) -> 
     count = {"unconditional": "rounds", "conditional": "reached", "attempted": "drafted_at"}[rate]
     shown = [{**row, "series": row[by]} for row in rows.to_pylist()]
     last = max((row["position"] for row in shown), default=1)
-    base = alt.Chart(_data(shown)).encode(
+    points = alt.OverlayMarkDef(filled=True, size=45, opacity=1)
+    chart = alt.Chart(_data(shown), mark=alt.MarkDef("line", strokeWidth=2, point=points))
+    return chart.properties(height=330 + 18 * len(names)).encode(
         x=alt.X(
             "position:Q",
             title="position in the draft",
@@ -131,9 +130,6 @@ def position_chart(rows: pa.Table, rate: str, by: str, names: Sequence[str]) -> 
             alt.Tooltip("accepted_at:Q", title="accepted at least this many", format=","),
             alt.Tooltip(f"{count}:Q", title=f"of {_COUNT_TITLES[count]}", format=","),
         ],
-    )
-    return alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=45, opacity=1)).properties(
-        height=320
     )
 
 
@@ -155,8 +151,7 @@ def miss_chart(rows: pa.Table) -> alt.Chart:
         for row in rows.to_pylist()
     ]
     return (
-        alt.Chart(_data(shown))
-        .mark_bar()
+        alt.Chart(_data(shown), mark=alt.MarkDef("bar"))
         .encode(
             x=alt.X(
                 "share:Q", title="share of decode steps", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1])
@@ -184,7 +179,7 @@ def _data(rows: list[dict]) -> alt.InlineData:
     return alt.InlineData(values=rows)
 
 
-def _colour(field: str, names: Sequence[str], orient: str = "right") -> alt.Color:
+def _colour(field: str, names: Sequence[str], orient: Literal["right", "bottom"] = "right") -> alt.Color:
     domain = list(names)
     colours = [_FAINT if name == "none" else _PALETTE[i % len(_PALETTE)] for i, name in enumerate(domain)]
     columns = 2 if orient == "bottom" and max(map(len, domain), default=0) < 16 else 1

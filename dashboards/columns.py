@@ -92,8 +92,7 @@ def _draw(rows: pa.Table, columns: dict[str, tuple[str, str, str]], key: str) ->
         )
         for name, (like, label, help_) in columns.items()
     }
-    shape = {"width": "stretch", "height": "content"}
-    st.dataframe(style, column_config=config, hide_index=True, placeholder="n/a", key=key, **shape)
+    st.dataframe(style, "stretch", "content", column_config=config, hide_index=True, placeholder="n/a", key=key)
 
 
 _NAMES = ("proposer", "workload")

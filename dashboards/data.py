@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import streamlit as st
 
 from pipeline.views import Connection, connect, init_sql, query
@@ -112,7 +111,7 @@ def workload_positions(run: str, proposer: str) -> pa.Table:
 
 def only(rows: pa.Table, column: str, wanted: list[str]) -> pa.Table:
     """The rows whose `column` is one of `wanted`, order kept."""
-    return rows.filter(pc.is_in(rows[column], pa.array(wanted, pa.string())))
+    return rows.filter(pa.array([name in wanted for name in rows[column].to_pylist()], pa.bool_()))
 
 
 def refresh() -> None:

@@ -75,8 +75,8 @@ def test_an_undefined_rate_leaves_a_gap(house):
             "conditional": pa.array([0.0, None], pa.float64()),
         }
     )
-    for found in layers(position_chart(table, "conditional", "proposer", ["p"])):
-        assert [row["conditional"] for row in found] == [0.0, None]
+    (found,) = position_chart(table, "conditional", "proposer", ["p"]).to_dict()["datasets"].values()
+    assert [row["conditional"] for row in found] == [0.0, None]
 
 
 def test_a_colour_means_the_same_under_every_filter(house):

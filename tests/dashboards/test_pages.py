@@ -116,7 +116,7 @@ def test_positions_page_shows_what_the_views_say(house, open_app):
     choose(app, "2A1")
     assert not app.exception
     shown = charts(app)
-    assert [spec["layer"][0]["encoding"]["y"]["field"] for spec, _ in shown] == [
+    assert [spec["encoding"]["y"]["field"] for spec, _ in shown] == [
         "unconditional",
         "conditional",
         "attempted",
