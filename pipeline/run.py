@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.executor import run_jobs
+from pipeline.labels import labels
 from pipeline.plan import Plan, plan
 from pipeline.units import Job, perform
 from pipeline.warehouse import RunRecord, Warehouse
@@ -159,9 +160,10 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
     """done.json: a function of the plan, the commit objects and what failed (and of the clock)."""
     committed = warehouse.committed(run)
     mine = {unit.shard: committed[unit.shard] for unit in planned.units if unit.shard in committed}
-    proposers: dict[str, dict] = {}
+    known = labels(planned, warehouse)
+    proposers: dict[str, dict] = {p.name: {"key": p.key} | known[p.name] for p in planned.config.proposer}
     for unit in planned.units:
-        entry = proposers.setdefault(unit.proposer.name, {"key": unit.proposer.key})
+        entry = proposers[unit.proposer.name]
         if unit.shard in mine:
             facts = mine[unit.shard]["facts"]
             entry |= facts.get("engine", {})

@@ -206,3 +206,19 @@ def test_digests_tell_outputs_apart_within_a_run_only():
     assert first[0] == first[1]
     assert len(set(first)) == 4
     assert not set(first) & set(digests(outputs, "run-b"))
+
+
+def test_every_proposer_says_whether_it_is_exact(warehouse):
+    def said(house, *proposers, **sections):
+        outcome = replay(config(*proposers, **sections), house)
+        return {n: (e["label"], e["reason"]) for n, e in house.run(outcome.run).done["proposers"].items()}
+
+    walked = sum(row["output_tokens"] > 1 for row in DATA)
+    assert said(warehouse, {}, NGRAM)["ngram 2-4 k3"][0] == "proxy"
+    assert f"{walked} requests have no tail_token_ids" in said(warehouse, {}, NGRAM)["ngram 2-4 k3"][1]
+    assert said(warehouse, {}, NGRAM)["none"][0] == "exact"
+    tailed = [row | {"tail_token_ids": [1, 2, 3, 4], "model": "m"} for row in DATA]
+    warehouse.write_trace("tailed", [table(tailed)])
+    assert said(warehouse, NGRAM, trace={"name": "tailed"})["ngram 2-4 k3"][0] == "exact"
+    kind, reason = said(warehouse, NGRAM, trace={"name": "tailed"}, engine={"model": "other"})["ngram 2-4 k3"]
+    assert (kind, reason) == ("proxy", "40 outputs come from another model (m), not from other")
