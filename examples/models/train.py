@@ -1,7 +1,7 @@
 """Train the demo target and draft on the CPU: `python examples/models/train.py`.
 
-Stages: tokenizer and packed data, target, and last the draft, which is distilled on the final target.
-All lengths are in steps and all seeds are fixed.
+Stages: tokenizer and packed data, target, two short rounds against loops in its greedy outputs, and last the
+draft, which is distilled on the final target. All lengths are in steps and all seeds are fixed.
 """
 
 import argparse
@@ -127,6 +127,12 @@ def cross_entropy(logits, labels, weight, total=None):
     return (losses * weight.flatten()).sum() / (weight.sum() if total is None else total)
 
 
+def unlikelihood(model, ids, loops):
+    """Mean of -log(1 - p) over the tokens marked in loops; both arguments [rows, length]."""
+    logp = logits_of(model, ids[:, :-1]).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    return -torch.log1p(-logp[loops[:, 1:]].exp().clamp(max=0.999)).mean()
+
+
 @torch.no_grad()
 def held_out_loss(model, batches):
     """Nats per token on source text, on the answers of tasks, and on the copyable half of repeats."""
@@ -136,10 +142,11 @@ def held_out_loss(model, batches):
     return result
 
 
-def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, teacher=None):
-    """Run `steps` steps of TOKENS_PER_STEP tokens; the learning rates fall to zero over the last 60 %.
+def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall=0.6, teacher=None, rollouts=None):
+    """Run `steps` steps of TOKENS_PER_STEP tokens; the learning rates fall to zero over the last part, `fall`.
 
-    teacher: a model whose distribution is distilled (0.9 of the loss).
+    teacher: a model whose distribution is distilled (0.9 of the loss). rollouts: (ids, loop mask), both [n, t];
+    adds an unlikelihood loss on the tokens with which the model's own outputs went on looping.
     """
     parameters = list(model.parameters())
     matrices = [p for k, p in model.named_parameters() if p.ndim == 2 and "embed" not in k]
@@ -151,16 +158,19 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, teac
     start, mean = time.time(), None
     for step in range(1, steps + 1):
         done = step / steps
-        scale = min(1, step / 40) * max(0.02, min(1, (1 - done) / 0.6))
+        scale = min(1, step / 40) * max(0.02, min(1, (1 - done) / fall))
         for optimizer, lr in zip(optimizers, base, strict=True):
             optimizer.param_groups[0]["lr"] = lr * scale
-        length = 512 if done < 0.8 else 1024  # short rows first: they cost less
-        ids, labels, weight = data.batch(length, 0.6, 0.1 if done < 0.4 else 0.0)
+        length = 512 if rollouts is None and done < 0.8 else 1024  # short rows first: they cost less
+        ids, labels, weight = data.batch(length, 0.6, 0.1 if rollouts is None and done < 0.4 else 0.0)
         total = weight.sum()
         parts = [ids.chunk(WORKERS), labels.chunk(WORKERS), weight.chunk(WORKERS)]
+        if rollouts is not None:
+            pick = torch.from_numpy(data.rng.integers(0, len(rollouts[0]), 8))
+            parts += [rollouts[0][pick].chunk(WORKERS), rollouts[1][pick].chunk(WORKERS)]
 
         def gradients(part, total=total):
-            ids, labels, weight = part
+            ids, labels, weight, *loops = part
             logits = logits_of(model, ids)
             loss = ce = cross_entropy(logits, labels, weight, total)
             if teacher is not None:
@@ -168,6 +178,8 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, teac
                     wanted = logits_of(teacher, ids).softmax(-1)
                 distance = -(wanted * logits.log_softmax(-1)).sum(-1)
                 loss = 0.1 * ce + 0.9 * (distance * weight).sum() / total
+            if loops and loops[1].any():
+                loss = loss + unlikelihood(model, *loops) / WORKERS
             return torch.autograd.grad(loss, parameters), ce.item()
 
         results = list(workers.map(gradients, zip(*parts, strict=True)))
@@ -184,6 +196,49 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, teac
             if step % 100 == 0 or step == steps:
                 record["held_out"] = held_out_loss(model, held)
             emit(log, **record)
+
+
+def mark_loops(prompt, output, ends=(IM_END, END_OF_TEXT)):
+    """True for each output token that ends a 4-gram said before: once if not in the prompt, else twice."""
+    given = {tuple(prompt[i:i + 4]) for i in range(len(prompt) - 3)}
+    seen, marks, line = {}, [], prompt[-3:]
+    for token in output:
+        line = line + [token]
+        gram = tuple(line[-4:])
+        said = seen.get(gram, 0)
+        marks.append(said > 1 or (said == 1 and gram not in given))
+        seen[gram] = said + 1
+        if token in ends:
+            break
+    return marks + [False] * (len(output) - len(marks))
+
+
+@torch.no_grad()
+def roll_out(model, data, count, prompt_length=128, new=128):
+    """Greedy outputs on open-ended training prompts.
+
+    Returns (ids, loop mask), both [count, prompt_length + new], and the share of loop tokens in the outputs.
+    """
+    prompts = []
+    kinds = {"continuation", "write", "explain", "summary"}
+    open_tasks = [task for task, kind in zip(data.tasks, data.kinds, strict=True) if kind in kinds]
+    while len(prompts) < count:
+        if len(prompts) % 2:
+            prompts.append(data.source_row(prompt_length).tolist())
+        else:  # left-pad with source text so that all prompts end where the answer starts
+            ids = open_tasks[data.rng.integers(0, len(open_tasks))]
+            start = max(i for i, t in enumerate(ids[:-1]) if t == IM_START and ids[i + 1] == data.assistant) + 3
+            prompts.append((data.source_row(prompt_length).tolist() + ids[:start])[-prompt_length:])
+    rows = []
+    for i in range(0, count, 32):
+        x = torch.tensor(prompts[i:i + 48])
+        rows.append(model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=new, do_sample=False,
+                                   eos_token_id=VOCAB))  # never stop: keeps the batch full
+    ids = torch.cat(rows)
+    loops = torch.zeros_like(ids, dtype=torch.bool)
+    for row, mask in zip(ids.tolist(), loops, strict=True):
+        mask[prompt_length:] = torch.tensor(mark_loops(row[:prompt_length], row[prompt_length:]))
+    return (ids, loops), round(loops.sum().item() / (count * new), 4)
 
 
 def emit(log, **record):
@@ -204,8 +259,9 @@ def finish(model, tokenizer, held, out, log, start):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--target-steps", type=int, default=700)
-    parser.add_argument("--draft-steps", type=int, default=500)
+    parser.add_argument("--target-steps", type=int, default=925)
+    parser.add_argument("--polish-steps", type=int, default=40, help="steps of each anti-loop round")
+    parser.add_argument("--draft-steps", type=int, default=300)
     parser.add_argument("--draft-only", action="store_true", help="keep the target that is in --out")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -232,6 +288,10 @@ def main():
         log, start = [], time.time()
         emit(log, stage="start", held_out=held_out_loss(target, held))
         train(target, data, held, log, "target", args.target_steps)
+        for i in range(2):  # anti-loop rounds: the second sees what the first made of the loops
+            rollouts, share = roll_out(target, data, 64)
+            emit(log, stage=f"roll-out {i + 1}", loop_token_share=share)
+            train(target, data, held, log, f"anti-loop {i + 1}", args.polish_steps, 0.006, 9e-4, 0.8, rollouts=rollouts)
         finish(target, tokenizer, held, args.out / "target", log, start)
 
     torch.manual_seed(1)
