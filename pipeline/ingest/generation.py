@@ -5,6 +5,7 @@ Errors and refusals name columns, positions and reasons. They never hold content
 
 import math
 import re
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -153,13 +154,17 @@ def token_ids(record: dict[str, Any], name: str) -> np.ndarray | None:
         return _array_ids(value, name)
     if not isinstance(value, Iterable) or isinstance(value, str | dict):
         raise RowRefused(name, "expected a list of token ids", f"found {shown(value)}")
-    value = list(value)
+    value = value if isinstance(value, list) else list(value)
     kinds = set(map(type, value))
-    if kinds <= {int} or kinds == {float}:
+    if kinds <= {int}:
         try:
-            return _array_ids(np.array(value, np.int64 if kinds <= {int} else np.float64), name)
+            ids = np.frombuffer(array("i", value), np.int32)
         except OverflowError:
-            pass
+            ids = None
+        if ids is not None and (not len(ids) or ids.min() >= 0):
+            return ids
+    elif kinds == {float}:
+        return _array_ids(np.array(value, np.float64), name)
     out = []
     for i, item in enumerate(value):
         number = int(item) if isinstance(item, float) and item.is_integer() else item

@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -214,10 +215,14 @@ def _yaml(path: Path, stream: io.BufferedReader) -> Records:
 
 
 def _csv(path: Path, stream: io.BufferedReader) -> Records:
-    text = io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")
     csv.field_size_limit(LIMIT)
     first = stream.peek(_HEAD).splitlines()[0]
     delimiter = max((",", ";", "\t"), key=lambda d: first.count(d.encode()))
+    with io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="") as text:
+        yield from _csv_rows(path, text, delimiter)
+
+
+def _csv_rows(path: Path, text: io.TextIOWrapper, delimiter: str) -> Records:
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         header = next(rows)
@@ -282,4 +287,5 @@ def first_records(path: Path, count: int) -> list[Any]:
     Raises:
         InputError: as `records`.
     """
-    return [record for _, record in islice(records(path), count) if not isinstance(record, RowRefused)]
+    with closing(records(path)) as read:  # ty: ignore[invalid-argument-type]
+        return [record for _, record in islice(read, count) if not isinstance(record, RowRefused)]

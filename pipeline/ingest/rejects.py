@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 
@@ -27,8 +28,7 @@ class Rejects:
         self.first: list[dict] = []
         """The first ones, to be shown."""
         self._held: list[dict] = []
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as this object)
-        self._writer = pa.ipc.new_stream(self._file, REJECTS)
+        self._file: IO[bytes] | None = None
 
     def __len__(self) -> int:
         return sum(self.kinds.values())
@@ -44,14 +44,17 @@ class Rejects:
         if len(self._held) == _BATCH:
             self._spill()
 
+    def close(self) -> None:
+        """Drop the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
     def commit(self, root: Path, trace: str) -> str | None:
         """Write the file and then its commit object; None when nothing was refused.
 
         Raises:
             EnvironmentProblem: the disk is full or refuses.
         """
-        self._spill()
-        self._writer.close()
         if not self.kinds:
             return None
         folder = root / "rejects" / f"trace={trace}"
@@ -65,11 +68,18 @@ class Rejects:
         return file["path"]
 
     def _spill(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_pylist(self._held, schema=REJECTS))
-            self._held = []
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as this object)
+        with pa.ipc.new_stream(self._file, REJECTS) as writer:
+            writer.write_table(pa.Table.from_pylist(self._held, schema=REJECTS))
+        self._held = []
 
     def _tables(self) -> Iterator[pa.Table]:
-        self._file.seek(0)
-        for batch in pa.ipc.open_stream(self._file):
-            yield pa.Table.from_batches([batch])
+        if self._file is not None:
+            end = self._file.tell()
+            self._file.seek(0)
+            while self._file.tell() < end:
+                with pa.ipc.open_stream(self._file) as stream:
+                    yield stream.read_all()
+        if self._held:
+            yield pa.Table.from_pylist(self._held, schema=REJECTS)

@@ -76,18 +76,24 @@ def ingest(
         keep_text,
         strict,
     )
+    try:
+        return _run(work, found, given, warehouse, name)
+    finally:
+        work.report.refused.close()
+
+
+def _run(work: "_Ingest", found: list[Source], given: Sequence[Path], warehouse: Warehouse, name: str) -> IngestReport:
+    report = work.report
     taken = work.survey(found)
+    report.files = len(taken)
     rows = work.tables(work.generations(taken))
     first = next(rows, None)
-    report = work.report
-    report.files = len(taken)
     if first is None:
         if len(report.refused) or report.bad_files:
             raise InputError(_nothing_taken(given, report))
         return report
     report.trace = warehouse.write_trace(name, _chain(first, rows))
-    if work.mapping.unfound:
-        report.notes.update({f"--map {pair}: no row has it": 1 for pair in sorted(work.mapping.unfound)})
+    report.notes.update({f"--map {pair}: no row has it": 1 for pair in sorted(work.mapping.unfound)})
     report.rejects_file = report.refused.commit(warehouse.root, name)
     return report
 
