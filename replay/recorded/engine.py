@@ -58,7 +58,7 @@ def replay_recorded(
         requests: with recorded outputs, in serving order (it matters for suffix). A recorded output of no tokens
             has no steps.
         config: vLLM's `speculative_config`; `{}` or method "none" proposes nothing.
-        runner: whose rules hold; only "v1".
+        runner: whose rules hold; the n-gram rule of "v2" is another one and not available yet.
         max_model_len: limit of prompt + output, in tokens; None = the target has none.
         progress: called with how many more requests are done.
 

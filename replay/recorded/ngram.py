@@ -113,17 +113,18 @@ def _walk(
 ):  # fmt: skip
     """Requests low to high: fill the columns from `row` on; return the next free row."""
     base = 1 if min_n == 1 or max_n == 1 else 2
-    stamp = 0  # entries of earlier requests have smaller stamps, so the table is never cleared
-    table[:] = 0
+    stamp = 0  # entries of earlier requests have smaller stamps: the table is cleared once, not per request
+    for j in range(len(table)):
+        table[j, 1] = 0
     for i in range(low, high):
         start = prompt_at[i + 1] - prompt_at[i]
         end = start + output_at[i + 1] - output_at[i]
         known = end + tail_at[i + 1] - tail_at[i]
         if end - start < 2:
             continue
-        ids[:start] = prompt_ids[prompt_at[i] : prompt_at[i + 1]]
-        ids[start:end] = output_ids[output_at[i] : output_at[i + 1]]
-        ids[end:known] = tail_ids[tail_at[i] : tail_at[i + 1]]
+        _copy(prompt_ids, prompt_at[i], prompt_at[i + 1], ids, 0)
+        _copy(output_ids, output_at[i], output_at[i + 1], ids, start)
+        _copy(tail_ids, tail_at[i], tail_at[i + 1], ids, end)
         mask = 15
         while mask + 1 < 2 * end:
             mask = 2 * mask + 1
@@ -150,6 +151,12 @@ def _walk(
             history = t + counts[2] + 1
             row += 1
     return row
+
+
+@njit
+def _copy(source, low, high, target, at):
+    for j in range(low, high):  # a slice would do the same and take a second longer to compile
+        target[at + j - low] = source[j]
 
 
 @njit

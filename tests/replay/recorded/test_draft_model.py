@@ -111,7 +111,6 @@ def test_batches_of_many_lengths_change_nothing(tiny, monkeypatch):
     assert np.array_equal(whole.accepted, parts.accepted) and sum(done) == 24
 
 
-@pytest.mark.skipif(not DEMO.is_dir(), reason="needs the demo models")
 def test_every_step_of_the_demo_draft():
     vocabulary = transformers.AutoConfig.from_pretrained(DEMO).vocab_size
     log = assert_serves(DEMO, list(half_right(DEMO, vocabulary, [(12, 40, 5), (60, 50, 0), (33, 25, 5)])), 5)
