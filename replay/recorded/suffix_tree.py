@@ -10,7 +10,7 @@ so no probability differs. What saves the memory instead is that a suffix which 
 that says where in the token buffer it goes on, and gives up one token to a child when a second suffix walks into it.
 Only one sequence grows at a time, which lets the growing sequence's own leaves lengthen without being touched.
 
-A tree is a tuple of arrays; functions change it in place. `grown` returns a larger one where space is short.
+A tree is a tuple of arrays; functions change it in place, and `grown` returns a larger one where space is short.
 """
 
 from collections import namedtuple
@@ -26,14 +26,17 @@ behind each sequence, the growing one included; act int32 (depth + 1,), node of 
 
 TOKEN, COUNT, HEAD, TAIL, PREV, NEXT, GROUP, REF = range(8)  # 0 = no node or group; REF -1 = not a lazy leaf
 ROOT = 0
-NODES, FREE_NODE, GROUPS, FREE_GROUP, ENTRIES, FIRST, END, LONGEST, CACHED = range(9)
-MASK, SMALLEST_MASK, TABLE_EPOCH, ROOT_EPOCH = range(9, 13)
+NODES, FREE_NODE, GROUPS, FREE_GROUP, ENTRIES, FIRST, END, LONGEST, CACHED, PRUNED = range(10)
+MASK, SMALLEST_MASK, TABLE_EPOCH, ROOT_EPOCH = range(10, 14)
 """Fields of `size`. FIRST and END: live part of the ring, as positions that only rise. LONGEST: the longest suffix of
-the growing sequence that occurs twice, so that `act[:LONGEST + 1]` are its nodes. CACHED: sequences held."""
+the growing sequence that occurs twice, so that `act[:LONGEST + 1]` are its nodes. CACHED: sequences held. PRUNED: 1 if suffixes were left out."""
 
 _DIRECT = 1 << 18  # ids looked up without hashing: any real vocabulary
 _LOW = 0xFFFFFFFF
 POSITION = 0x7FFFFFFF  # REF keeps the low bits of a position: enough for the ring, whose length is a power of two
+
+borrowing = njit(_nrt=False)
+"""For functions that allocate nothing: counting references to the caller's arrays would cost more than their work."""
 
 
 def new_tree(depth: int, largest_id: int, tokens: int = 1024) -> Tree:
@@ -44,7 +47,7 @@ def new_tree(depth: int, largest_id: int, tokens: int = 1024) -> Tree:
         largest_id: of the token ids to come; a larger one is only slower.
         tokens: room in the token buffer.
     """
-    size = np.zeros(13, np.int64)
+    size = np.zeros(14, np.int64)
     size[NODES] = size[GROUPS] = size[TABLE_EPOCH] = size[ROOT_EPOCH] = 1
     slots = 1 << max(10, (8 * depth).bit_length())
     size[MASK] = size[SMALLEST_MASK] = slots - 1
@@ -66,7 +69,7 @@ def used_bytes(tree: Tree) -> int:
     return int(size[NODES]) * 32 + int(size[GROUPS]) * 8 + (int(size[MASK]) + 1) * 16 + tokens * 4 + tree.root.nbytes
 
 
-@njit
+@borrowing
 def clear(tree):
     """Forget everything; costs nothing, as older entries carry an older epoch."""
     size = tree.size
@@ -77,7 +80,7 @@ def clear(tree):
     size[ROOT_EPOCH] += 1
 
 
-@njit
+@borrowing
 def short_of_room(tree):
     """Whether one more token might not fit: it takes at most two nodes, groups and entries at each depth."""
     size, most = tree.size, 2 * len(tree.act)
@@ -91,46 +94,59 @@ def short_of_room(tree):
 
 @njit
 def grown(tree):
-    """The same tree with room for one more token and more."""
+    """The same tree with more room."""
     node, group, table, ids, size = tree.node, tree.group, tree.table, tree.ids, tree.size
     most = 2 * len(tree.act)
     if size[NODES] + most > len(node):
-        node = np.zeros((2 * len(node), 8), np.int32)
-        node[: len(tree.node)] = tree.node
+        node = _doubled(node)
     if size[GROUPS] + most > len(group):
-        group = np.zeros((2 * len(group), 2), np.int32)
-        group[: len(tree.group)] = tree.group
+        group = _doubled(group)
     if size[END] - size[FIRST] + 2 > len(ids):
-        ids = np.full(2 * len(ids), -1, np.int32)
-        for at in range(size[FIRST], size[END]):
+        ids = np.empty(2 * len(ids), np.int32)
+        for at in range(size[FIRST], size[END] + 1):
             ids[at & (len(ids) - 1)] = tree.ids[at & (len(tree.ids) - 1)]
     if 2 * (size[ENTRIES] + most) > size[MASK]:
-        live = np.empty((size[ENTRIES], 2), np.int64)
-        n = 0
-        for slot in range(size[MASK] + 1):
-            if table[slot, 1] >> 32 == size[TABLE_EPOCH]:
-                live[n] = table[slot]
-                n += 1
-        while 2 * (size[ENTRIES] + most) > size[MASK]:
-            size[MASK] = 2 * size[MASK] + 1
-        if size[MASK] >= len(table):
-            table = np.zeros((size[MASK] + 1, 2), np.int64)
-        size[TABLE_EPOCH] += 1
-        size[ENTRIES] = 0
-        for j in range(n):
-            _remember(table, size, live[j, 0], live[j, 1] & _LOW)
+        table = _rehashed(table, size)
     return Tree(node, group, table, tree.root, ids, tree.act, size)
+
+
+@njit
+def _doubled(rows):
+    out = np.empty((2 * rows.shape[0], rows.shape[1]), np.int32)
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            out[i, j] = rows[i, j]
+    return out
+
+
+@njit
+def _rehashed(table, size):
+    """The live entries under a mask of one bit more; in the same array while that is long enough."""
+    live = np.empty((size[ENTRIES], 2), np.int64)
+    n = 0
+    for slot in range(size[MASK] + 1):
+        if table[slot, 1] >> 32 == size[TABLE_EPOCH]:
+            live[n, 0], live[n, 1] = table[slot, 0], table[slot, 1] & _LOW
+            n += 1
+    size[MASK] = 2 * size[MASK] + 1
+    size[TABLE_EPOCH] += 1
+    size[ENTRIES] = 0
+    if size[MASK] >= len(table):
+        table = np.zeros((size[MASK] + 1, 2), np.int64)
+    for j in range(n):
+        _remember(table, size, live[j, 0], live[j, 1])
+    return table
 
 
 # The hash table: open addressing, and removal that moves later entries up, so that it never fills with dead slots.
 
 
-@njit
+@borrowing
 def _slot(key, mask):
     return np.int64(np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
 
 
-@njit
+@borrowing
 def _find(table, size, key):
     """The slot that holds the key, or the free one where it would go."""
     mask, epoch = size[MASK], size[TABLE_EPOCH]
@@ -140,7 +156,7 @@ def _find(table, size, key):
     return slot
 
 
-@njit
+@borrowing
 def _remember(table, size, key, child):
     slot = _find(table, size, key)
     if table[slot, 1] >> 32 != size[TABLE_EPOCH]:
@@ -149,7 +165,7 @@ def _remember(table, size, key, child):
     table[slot, 1] = size[TABLE_EPOCH] << 32 | child
 
 
-@njit
+@borrowing
 def _forget(table, size, key):
     mask, epoch = size[MASK], size[TABLE_EPOCH]
     hole = _find(table, size, key)
@@ -162,12 +178,12 @@ def _forget(table, size, key):
         if table[slot, 1] >> 32 != epoch:
             break
         if slot - _slot(table[slot, 0], mask) & mask >= slot - hole & mask:
-            table[hole] = table[slot]
+            table[hole, 0], table[hole, 1] = table[slot, 0], table[slot, 1]
             hole = slot
     table[hole, 1] = 0
 
 
-@njit
+@borrowing
 def child_of(tree, parent, token):
     """The child of a node by token; 0 = none."""
     node, size = tree.node, tree.size
@@ -189,7 +205,7 @@ def child_of(tree, parent, token):
 # Siblings: a list in falling order of count; those of one count are a group. An only child needs no group.
 
 
-@njit
+@borrowing
 def _new_group(tree, first, last):
     size, group = tree.size, tree.group
     g = size[FREE_GROUP]
@@ -202,14 +218,14 @@ def _new_group(tree, first, last):
     return g
 
 
-@njit
+@borrowing
 def _free_group(tree, g):
     if g:
         tree.group[g, 0] = tree.size[FREE_GROUP]
         tree.size[FREE_GROUP] = g
 
 
-@njit
+@borrowing
 def _leave_group(tree, n):
     """Take a node out of its group; returns the group if it is now empty, else 0."""
     node, group = tree.node, tree.group
@@ -223,7 +239,7 @@ def _leave_group(tree, n):
     return 0
 
 
-@njit
+@borrowing
 def _unlink(tree, parent, n):
     node = tree.node
     before, after = node[n, PREV], node[n, NEXT]
@@ -237,7 +253,7 @@ def _unlink(tree, parent, n):
         node[parent, TAIL] = before
 
 
-@njit
+@borrowing
 def _link(tree, parent, n, before, after):
     """Put a node between two neighbours, 0 = the end of the list."""
     node = tree.node
@@ -252,7 +268,7 @@ def _link(tree, parent, n, before, after):
         node[parent, TAIL] = n
 
 
-@njit
+@borrowing
 def _increment(tree, parent, n):
     """One more: behind the siblings that already have the new count, or, from the first place of its own, before them."""
     node, group = tree.node, tree.group
@@ -283,7 +299,7 @@ def _increment(tree, parent, n):
         node[n, GROUP] = _new_group(tree, n, n)
 
 
-@njit
+@borrowing
 def _decrement(tree, parent, n):
     """One less: behind all siblings of its old count, before those of the new one."""
     node, group = tree.node, tree.group
@@ -305,7 +321,7 @@ def _decrement(tree, parent, n):
         node[n, GROUP] = _new_group(tree, n, n)
 
 
-@njit
+@borrowing
 def _add_leaf(tree, parent, token, ref):
     """A new child that occurred once and goes on at `ref`; last of its siblings."""
     node, size = tree.node, tree.size
@@ -343,7 +359,7 @@ def _add_leaf(tree, parent, token, ref):
 # Putting sequences in and taking them out.
 
 
-@njit
+@borrowing
 def _enter(tree, parent, n, depth):
     """One more suffix goes through node n, which lies `depth` tokens deep."""
     node, ids = tree.node, tree.ids
@@ -356,7 +372,7 @@ def _enter(tree, parent, n, depth):
             _add_leaf(tree, n, token, at + 1)
 
 
-@njit
+@borrowing
 def open_sequence(tree):
     """Start a sequence; needs room (`short_of_room`)."""
     size = tree.size
@@ -365,13 +381,13 @@ def open_sequence(tree):
     tree.ids[size[END] & (len(tree.ids) - 1)] = -1
 
 
-@njit
+@borrowing
 def close_sequence(tree):
     """End the growing sequence: the -1 behind it stays."""
     tree.size[END] += 1
 
 
-@njit
+@borrowing
 def append(tree, token):
     """Lengthen the growing sequence by a token: every suffix of up to `depth` tokens goes one node deeper.
 
@@ -394,27 +410,48 @@ def append(tree, token):
     size[LONGEST] = min(longest + 1, len(act) - 2)
 
 
-@njit
-def insert_suffix(tree, start, depth):
-    """Put in the suffix of the buffered sequence that begins at `start`, down to `depth`.
+@borrowing
+def feed(tree, record, at, stop):
+    """Append `record[at:stop]`, or as much of it as there is room for; returns where it stopped."""
+    while at < stop and not short_of_room(tree):
+        append(tree, record[at])
+        at += 1
+    return at
 
-    The buffer must hold the sequence already. Suffix after suffix gives the same tree as token after token: both visit
-    a node's children in the order of their positions. Returns the suffix's last node if that occurred before, else 0.
+
+@borrowing
+def buffer(tree, record, tokens):
+    """Write the first tokens of an empty growing sequence to the ring without any suffix; it must be long enough."""
+    for at in range(tokens):
+        tree.ids[at] = record[at]
+    tree.ids[tokens] = -1
+    tree.size[END] = tokens
+    tree.size[PRUNED] = 1
+
+
+@borrowing
+def insert_suffix(tree, start, deep):
+    """Put in the suffix of the buffered sequence that begins at `start`, down to `deep` tokens.
+
+    Suffix after suffix gives the same tree as token after token: both come to a node's children in the order of their
+    positions. The last `depth` - 1 suffixes must all be put in, the longest first: they are what `append` lengthens.
     """
-    ids, end = tree.ids, tree.size[END]
+    ids, act, end = tree.ids, tree.act, tree.size[END]
     parent = ROOT
-    for d in range(min(depth, end - start)):
-        token = ids[start + d & (len(ids) - 1)]
+    for d in range(min(deep, end - start)):
+        token = ids[start + d]
         child = child_of(tree, parent, token)
         if child == 0:
             _add_leaf(tree, parent, token, start + d + 1)
-            return 0
+            return
         _enter(tree, parent, child, d + 1)
         parent = child
-    return parent
+    if end - start < len(act) - 1:
+        act[end - start] = parent
+        tree.size[LONGEST] = max(tree.size[LONGEST], end - start)
 
 
-@njit
+@borrowing
 def _remove(tree, parent, n):
     """Take out a node that occurred once, with the chain below it."""
     node, size = tree.node, tree.size
@@ -440,7 +477,7 @@ def _remove(tree, parent, n):
         n = below
 
 
-@njit
+@borrowing
 def evict(tree):
     """Take the oldest sequence out again; none may be growing."""
     ids, node, size, mask = tree.ids, tree.node, tree.size, len(tree.ids) - 1

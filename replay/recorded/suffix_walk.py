@@ -17,12 +17,17 @@ import numpy as np
 from numba import njit
 
 from replay.recorded import suffix_tree as trees
-from replay.recorded.suffix_tree import COUNT, END, FIRST, HEAD, LONGEST, REF, TOKEN, Tree
+from replay.recorded.suffix_tree import COUNT, END, FIRST, HEAD, LONGEST, REF, TOKEN, Tree, borrowing
 from replay.recorded.walk import LENGTH_LIMIT, NO_LIMIT, NO_MATCH, PROPOSED, SKIPPED, settle
 from replay.requests import Requests
 from replay.steps import StepLog
 
-_CHUNK_TOKENS = 100_000  # output tokens per compiled call: bounds the buffers, and the time between two `progress` calls
+_CHUNK_TOKENS = (
+    100_000  # output tokens per compiled call: bounds the buffers, and the time between two `progress` calls
+)
+
+_GRAMS = 8  # longest run of tokens that the pruning filter knows
+_WHOLE_COST = 4  # of a whole tree, per prompt token, over that of a pruned one
 
 
 class Setting(NamedTuple):
@@ -142,7 +147,6 @@ def _walk_all(requests, settings, cache, max_model_len, progress, keep_ids):
     flat = (prompts.flat, prompts.offsets, outputs.flat, outputs.offsets, tails.flat, tails.offsets)
     pieces: list[list[tuple]] = [[] for _ in settings]
     said, scored = [], []
-    marks = np.zeros(len(local.root), np.int64)
     cuts = outputs.offsets[1:] // _CHUNK_TOKENS
     cuts = [0, *(np.flatnonzero(np.diff(cuts)) + 1).tolist(), len(requests)]
     for low, high in zip(cuts, cuts[1:], strict=False):
@@ -153,7 +157,7 @@ def _walk_all(requests, settings, cache, max_model_len, progress, keep_ids):
         stopped = np.full((len(settings), high - low), -1, np.int64)
         local, cache.tree, evicted = _walk(
             low, high, *flat, k, bounds, least, limit, cache.max_cached_requests, local, cache.tree,
-            marks, steps, rows, scores, ids, stopped,
+            steps, rows, scores, ids, stopped,
         )  # fmt: skip
         cache.evictions += evicted
         for c, piece in enumerate(pieces):
@@ -208,103 +212,260 @@ def _counted(steps, stopped, low, requests, k, limit, ends):
 @njit(cache=True)
 def _walk(
     low, high, prompt_ids, prompt_at, output_ids, output_at, tail_ids, tail_at,
-    k, bounds, least, limit, cached, local, shared, marks, steps, rows, scores, ids, stopped,
+    k, bounds, least, limit, cached, local, shared, steps, rows, scores, ids, stopped,
 ):  # fmt: skip
     """Requests low to high; returns both trees, grown or not, and how many requests were evicted."""
-    depth, settings, evicted = len(local.act) - 1, len(k), 0
+    evicted = 0
     record = np.zeros(1, np.int32)
-    history = np.zeros(settings, np.int64)
-    asked = np.zeros(settings, np.bool_)
+    history = np.zeros(len(k), np.int64)
     for i in range(low, high):
         start = prompt_at[i + 1] - prompt_at[i]
         end = start + output_at[i + 1] - output_at[i]
         known = end + tail_at[i + 1] - tail_at[i]
-        if end == start:
-            continue
         if known > len(record):
             record = np.zeros(2 * known, np.int32)
-        record[:start] = prompt_ids[prompt_at[i] : prompt_at[i + 1]]
-        record[start:end] = output_ids[output_at[i] : output_at[i + 1]]
-        record[end:known] = tail_ids[tail_at[i] : tail_at[i + 1]]
-        some = False
-        for c in range(settings):
-            asked[c] = start + k[c] <= limit
-            history[c] = start + 1
-            if asked[c]:
-                some = True
-            elif start + 1 < end:
-                stopped[c, i - low] = start + 1
-        if not some or start + 1 >= limit:
+        at = _copied(record, 0, prompt_ids, prompt_at, i)
+        at = _copied(record, at, output_ids, output_at, i)
+        _copied(record, at, tail_ids, tail_at, i)
+        if not _begins(i, low, start, end, k, limit, history, stopped):
             continue
         if cached:
-            if shared.size[trees.CACHED] == cached:
-                trees.evict(shared)
-                evicted += 1
-            while trees.short_of_room(shared):
+            evicted += _make_place(shared, cached)
+            if trees.short_of_room(shared):
                 shared = trees.grown(shared)
             trees.open_sequence(shared)
-        local = _start_local(local, record, start)
-        reach, at = start + 1, start
+        local = _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i)
+        at, reach = start, start + 1
         while at < reach:
-            if at < end:
-                while trees.short_of_room(local):
-                    local = trees.grown(local)
-                trees.append(local, record[at])
+            stop = _next_look(history, at, reach)
+            until = min(stop, end)
+            done = trees.feed(local, record, at, until)
+            if done < until:
+                local = _fed(local, record, done, until)
             if cached:
-                while trees.short_of_room(shared):
-                    shared = trees.grown(shared)
-                trees.append(shared, record[at])
-            at += 1
-            if at >= end:
-                continue
-            context = min(depth, at) - 1
-            reached = False  # whether the longer contexts, which span the prompt, were looked for in the global tree
-            longest = 0
-            for c in range(settings):
-                if history[c] != at or not asked[c]:
-                    continue
-                if cached and not reached:
-                    longest = _reach(shared, record, at, at - start, context)
-                    reached = True
-                most = min(k[c], limit - at - 1)
-                first = _best(local, min(local.size[LONGEST], context), bounds[c], most, least[c], np.float32(-1.0), record, at, known)
-                best, tree = first, local
-                if cached:
-                    second = _best(shared, longest, bounds[c], most, least[c], first[0], record, at, known)
-                    if second[0] > first[0]:
-                        best, tree = second, shared
-                score, drafted, accepted, m = best
-                row = rows[c]
-                steps[c, row, 0], steps[c, row, 1], steps[c, row, 2], steps[c, row, 3] = i, at, drafted, accepted
-                scores[c, row] = max(score, np.float32(0.0))
-                if drafted and len(ids):
-                    _draft(tree, m, drafted, least[c], record, at, known, ids[row])
-                rows[c] = row + 1
-                new = at + accepted + 1
-                asked[c] = at + drafted + k[c] <= limit
-                history[c] = min(new, end)
-                if asked[c]:
-                    if new < limit:
-                        reach = max(reach, min(new, known))
-                elif new < end:
-                    stopped[c, i - low] = new
+                at = trees.feed(shared, record, at, stop)
+                if at < stop:
+                    shared = _fed(shared, record, at, stop)
+            at = stop
+            if at < end:
+                reach = _look(
+                    i, low, record, start, at, end, known, reach,
+                    k, bounds, least, limit, cached, local, shared, history, steps, rows, scores, ids, stopped,
+                )  # fmt: skip
         if cached:
             trees.close_sequence(shared)
     return local, shared, evicted
 
 
 @njit
-def _start_local(local, record, start):
-    trees.clear(local)
-    trees.open_sequence(local)
+def _copied(record, at, ids, offsets, i):
+    for j in range(offsets[i], offsets[i + 1]):
+        record[at] = ids[j]
+        at += 1
+    return at
+
+
+@borrowing
+def _begins(i, low, start, end, k, limit, history, stopped):
+    """Whether vLLM asks the proposer about this request at all; sets where each setting looks first."""
+    if end == start:
+        return False
+    asked = False
+    for c in range(len(k)):
+        history[c] = start + 1
+        if start + k[c] <= limit:
+            asked = True
+        elif start + 1 < end:
+            stopped[c, i - low] = start + 1
+    return asked and start + 1 < limit
+
+
+@borrowing
+def _make_place(shared, cached):
+    if shared.size[trees.CACHED] < cached:
+        return 0
+    trees.evict(shared)
+    return 1
+
+
+@borrowing
+def _next_look(history, at, reach):
+    for c in range(len(history)):
+        if history[c] > at:
+            reach = min(reach, history[c])
+    return reach
+
+
+@borrowing
+def _look(
+    i, low, record, start, at, end, known, reach,
+    k, bounds, least, limit, cached, local, shared, history, steps, rows, scores, ids, stopped,
+):  # fmt: skip
+    """The step of every setting whose history ends at `at`; returns up to where tokens are put out by now."""
+    context = min(len(local.act) - 1, at) - 1
+    longest = -1
+    for c in range(len(k)):
+        if history[c] != at:
+            continue
+        most = min(k[c], limit - at - 1)
+        deepest = min(local.size[LONGEST], context)
+        score, drafted, accepted, m = _best(
+            local, deepest, bounds[c], most, least[c], np.float32(0.0), record, at, known
+        )
+        row = rows[c]
+        if drafted and len(ids):
+            _draft(local, m, drafted, least[c], record, at, known, ids[row])
+        if cached:
+            if longest < 0:
+                longest = _reach(shared, record, at, at - start, context)
+            score, n, matched, m = _best(shared, longest, bounds[c], most, least[c], score, record, at, known)
+            if n:
+                drafted, accepted = n, matched
+                if len(ids):
+                    _draft(shared, m, drafted, least[c], record, at, known, ids[row])
+        steps[c, row, 0], steps[c, row, 1], steps[c, row, 2], steps[c, row, 3] = i, at, drafted, accepted
+        scores[c, row] = score
+        rows[c] = row + 1
+        new = at + accepted + 1
+        history[c] = min(new, end)
+        if at + drafted + k[c] > limit:  # vLLM asks no more
+            if new < end:
+                stopped[c, i - low] = new
+        elif new < limit:
+            reach = max(reach, min(new, known))
+    return reach
+
+
+@njit
+def _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i):
+    """The local tree of a prompt: the one before lengthened, or a whole new one, or only what can matter."""
+    held = _held(local, record, start)
+    if held == 0:
+        trees.clear(local)
+        trees.open_sequence(local)
+        if not _chain_pays(prompt_ids, prompt_at, output_ids, output_at, i):
+            return _pruned(local, record, start, end, bounds)
+    return _fed(local, record, held, start)
+
+
+@njit
+def _fed(tree, record, at, stop):
+    """The tree with `record[at:stop]` behind it."""
+    while True:
+        at = trees.feed(tree, record, at, stop)
+        if at == stop:
+            return tree
+        tree = trees.grown(tree)
+
+
+@borrowing
+def _held(local, record, start):
+    """How many tokens the local tree holds already; 0 if it is not whole or not of the beginning of this prompt."""
+    held = local.size[END]
+    if local.size[trees.PRUNED] or held > start:
+        return 0
+    for at in range(held):
+        if local.ids[at] != record[at]:
+            return 0
+    return held
+
+
+@borrowing
+def _chain_pays(prompt_ids, prompt_at, output_ids, output_at, i):
+    """Whether enough requests from here on begin with all of the one before to be worth a whole tree.
+
+    It costs more per token than pruned ones, but each token enters it once.
+    """
+    length = pruned = prompt_at[i + 1] - prompt_at[i]
+    while i + 2 < len(prompt_at):
+        output = output_at[i + 1] - output_at[i]
+        if prompt_at[i + 2] - prompt_at[i + 1] < length + output:
+            break
+        a, b = prompt_at[i + 1], prompt_at[i]
+        if not _same(prompt_ids, a, prompt_ids, b, length):
+            break
+        if not _same(prompt_ids, a + length, output_ids, output_at[i], output):
+            break
+        i += 1
+        length = prompt_at[i + 1] - prompt_at[i]
+        pruned += length
+    return _WHOLE_COST * length < pruned
+
+
+@borrowing
+def _same(one, a, other, b, length):
+    for j in range(length):
+        if one[a + j] != other[b + j]:
+            return False
+    return True
+
+
+@njit
+def _pruned(local, record, start, end, bounds):
+    """A local tree without what no step of this request can touch.
+
+    A context lies in the *zone*: the prompt's last tokens and the output. If the first h tokens of a prompt's suffix
+    occur there, but not the first h + 1, then it is met by contexts of up to h tokens, and by the drafts behind them.
+    Which occur is told by a filter of bits; a false positive costs time only.
+    """
+    depth = len(local.act) - 1
+    zone = max(0, start + 1 - depth)
+    deep = _depths(bounds)
+    shift = 14
+    while shift < 24 and 1 << (shift - 5) < end - zone:
+        shift += 1
+    bits = np.zeros(1 << (shift - 6), np.uint64)
+    _mark(bits, shift, record, zone, end - 1, len(deep) - 1)
+    trees.buffer(local, record, start)
     for at in range(start):
-        while trees.short_of_room(local):
-            local = trees.grown(local)
-        trees.append(local, record[at])
+        most = depth if at >= zone else deep[_common(bits, shift, record, at, start, len(deep) - 1)]
+        if most:
+            if trees.short_of_room(local):
+                local = trees.grown(local)
+            trees.insert_suffix(local, at, most)
     return local
 
 
 @njit
+def _depths(bounds):
+    """How deep a suffix matters of whose first tokens h = 0 … occur in the zone; the last h stands for "or more"."""
+    depth = bounds.shape[1]
+    deep = np.zeros(min(_GRAMS, depth) + 1, np.int64)
+    for h in range(1, len(deep)):
+        deep[h] = deep[h - 1]
+        for c in range(len(bounds)):
+            if h < depth:
+                deep[h] = max(deep[h], h + bounds[c, h])
+    deep[-1] = depth
+    return deep
+
+
+@borrowing
+def _mark(bits, shift, record, zone, end, most):
+    for at in range(zone, end):
+        h = np.uint64(0)
+        for j in range(at, min(at + most, end)):
+            h = _mixed(h, record[j])
+            bits[h >> np.uint64(70 - shift)] |= np.uint64(1) << (h >> np.uint64(64 - shift) & np.uint64(63))
+
+
+@borrowing
+def _common(bits, shift, record, at, end, most):
+    """How many tokens from `at` on occur in the zone, up to `most`; too many now and then."""
+    h = np.uint64(0)
+    for j in range(at, min(at + most, end)):
+        h = _mixed(h, record[j])
+        if not bits[h >> np.uint64(70 - shift)] >> (h >> np.uint64(64 - shift) & np.uint64(63)) & np.uint64(1):
+            return j - at
+    return min(most, end - at)
+
+
+@borrowing
+def _mixed(h, token):
+    return (h + np.uint64(token) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@borrowing
 def _reach(tree, record, at, response, context):
     """Longest context in the global tree. Those beyond the response span the prompt: find them, keep them in `act`."""
     longest = min(tree.size[LONGEST], context)
@@ -330,7 +491,7 @@ def _reach(tree, record, at, response, context):
     return longest
 
 
-@njit
+@borrowing
 def _best(tree, longest, bound, most, least, floor, record, at, known):
     """The best draft over contexts of 1 … longest tokens: (score, drafted, accepted, context length).
 
@@ -360,7 +521,7 @@ def _best(tree, longest, bound, most, least, floor, record, at, known):
     return best, drafted, accepted, chosen
 
 
-@njit
+@borrowing
 def _draft(tree, m, room, least, record, at, known, out):
     """Follow the first children from the node of the last m tokens: (score, candidates, how many match the record)."""
     node, ids, mask = tree.node, tree.ids, len(tree.ids) - 1
