@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import replay
-from replay.live.reconcile import reconcile
+from replay.live.reconcile import reconcile, reconcile_ids
 from replay.live.steplog import Lengths, Rules, engine_steps, step_log
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
@@ -208,6 +208,9 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
         raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
     ids = requests.meta["request_id"].to_pylist()
     submitted, first, finished = a["times"].T
+    verdict = reconcile(log, detail["counters"], lengths.output, lengths.run_on, detail["per_request"], ids)
+    verdict["mismatches"] += reconcile_ids(a["rows"], a["draft_ids"], a["sampled_ids"], put_out, ids)
+    verdict["ok"] = not verdict["mismatches"]
     return LiveResult(
         log=log,
         engine_steps=engine_steps(a, lengths, log, a["steps"], proposer.name, engine.concurrency),
@@ -217,6 +220,6 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
         first_token_us=np.rint((first - submitted) * 1e6).astype(np.int64),
         finished_us=np.rint((finished - submitted) * 1e6).astype(np.int64),
         prefix_cache_hit_tokens=a["cached"],
-        reconciliation=reconcile(log, detail["counters"], lengths.output, lengths.run_on, detail["per_request"], ids),
+        reconciliation=verdict,
         engine=detail["facts"],
     )

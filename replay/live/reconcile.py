@@ -1,11 +1,13 @@
-"""Does a step log add up to what vLLM itself counted? Three witnesses: its Prometheus counters, the per-request metrics
-it hands out, and the lengths of the outputs. Knows no engine: numbers in, one dict out.
+"""Does a step log add up to what vLLM itself counted? Witnesses: its Prometheus counters, the per-request metrics it
+hands out, the lengths of the outputs, and the token ids. Knows no engine: numbers in, mismatches out.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from replay.live.worker import ROW_FIELDS
+from replay.requests import Tokens
 from replay.steps import NOT_VERIFIED, StepLog
 
 
@@ -93,4 +95,48 @@ def _requests(log: StepLog, verified: np.ndarray, per_request: Sequence, request
                         "request": request_ids[i],
                     }
                 )
+    return mismatches
+
+
+def reconcile_ids(
+    rows: np.ndarray, draft_ids: np.ndarray, sampled_ids: np.ndarray, put_out: Tokens, request_ids: Sequence[str]
+) -> list[dict]:
+    """Compare the ids seen in the worker with those that came out of the engine, and accepted candidates with both.
+
+    Args:
+        rows: int32 [rows, ROW_FIELDS] in time order, slot = request index.
+        draft_ids: all rows' candidates, end to end.
+        sampled_ids: all rows' sampled ids, untrimmed, end to end.
+        put_out: ids the engine handed out, per request.
+        request_ids: ids as in the trace.
+
+    Returns:
+        Mismatches as in `reconcile`: a request whose sampled ids do not begin with what it put out, or with a sampled
+        id that differs from the candidate it is said to have accepted; values are positions, never content.
+    """
+    slot, drafted, sampled = (rows[:, ROW_FIELDS.index(f)].astype(np.int64) for f in ("slot", "drafted", "sampled"))
+    mismatches = []
+    accepted = np.minimum(drafted, np.maximum(sampled - 1, 0))
+    draft_at, sampled_at = np.cumsum(drafted) - drafted, np.cumsum(sampled) - sampled
+    within = np.arange(accepted.sum()) - np.repeat(np.cumsum(accepted) - accepted, accepted)
+    same = draft_ids[np.repeat(draft_at, accepted) + within] == sampled_ids[np.repeat(sampled_at, accepted) + within]
+    for i in np.unique(np.repeat(slot, accepted)[~same]):
+        wrong = int((~same & (np.repeat(slot, accepted) == i)).sum())
+        mismatches.append(
+            {"counter": "accepted candidate ids", "engine": 0, "step_log": wrong, "request": request_ids[i]}
+        )
+    owner = np.repeat(slot, sampled)
+    order = np.argsort(owner, kind="stable")
+    seen, bounds = sampled_ids[order], np.searchsorted(owner[order], np.arange(len(put_out) + 1))
+    for i in range(len(put_out)):
+        mine, theirs = seen[bounds[i] : bounds[i + 1]], put_out[i]
+        if not np.array_equal(mine[: len(theirs)], theirs):
+            mismatches.append(
+                {
+                    "counter": "output token ids",
+                    "engine": len(theirs),
+                    "step_log": int(np.argmin(np.append(mine[: len(theirs)] == theirs[: len(mine)], False))),
+                    "request": request_ids[i],
+                }
+            )
     return mismatches

@@ -96,7 +96,7 @@ def ngram_config():
     [
         ([], None, spec(), ("'r1'", "empty")),
         ([1] * 64, None, spec(), ("'r1'", "64", "max_model_len")),
-        ([1, 5000], None, spec(), ("'r1'", "position 1", "5000", "2048")),
+        ([1, 2**31 - 1], None, spec(), ("'r1'", "position 1", "2147483647", "outside the model's")),
         ([1], "{", spec(), ("'r1'", "JSON")),
         ([1], "[]", spec(), ("'r1'", "object")),
         ([1], '{"temperatur": 1}', spec(), ("temperatur", "'temperature'")),

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from replay.live.reconcile import reconcile
+from replay.live.reconcile import reconcile, reconcile_ids
 from replay.live.steplog import Lengths, Rules, engine_steps, step_log
+from replay.requests import Tokens
 from schemas.tables import MISS_REASONS
 
 CALLED, SKIPPED = 3, -1
@@ -210,3 +211,27 @@ def test_a_tampered_log_is_caught(column):
     getattr(log, column)[0] -= 1 if column != "overrun" else -1
     result = verdict(log, counters, per_request)
     assert not result["ok"] and result["mismatches"]
+
+
+def ids():
+    """Of `two_requests`: drafts 1 2 (both accepted) and 5 6 (the first); the second output ends one token early."""
+    return np.array([1, 2, 5, 6]), np.array([9, 4, 1, 2, 3, 4, 5, 7]), Tokens.of([[9, 1, 2, 3], [4, 4, 5]])
+
+
+def test_ids_that_agree():
+    assert reconcile_ids(two_requests()[0], *ids(), ["a", "b"]) == []
+
+
+def test_an_accepted_candidate_that_was_not_sampled_is_caught():
+    draft, sampled, put_out = ids()
+    draft[1] = 8
+    (mismatch,) = reconcile_ids(two_requests()[0], draft, sampled, put_out, ["a", "b"])
+    assert (mismatch["counter"], mismatch["request"], mismatch["step_log"]) == ("accepted candidate ids", "a", 1)
+
+
+@pytest.mark.parametrize(("changed", "at"), [([4, 4, 6], 2), ([4, 4, 5, 7, 8], 4)])
+def test_an_output_the_worker_did_not_sample_is_caught(changed, at):
+    draft, sampled, _ = ids()
+    put_out = Tokens.of([[9, 1, 2, 3], changed])
+    (mismatch,) = reconcile_ids(two_requests()[0], draft, sampled, put_out, ["a", "b"])
+    assert (mismatch["counter"], mismatch["request"], mismatch["step_log"]) == ("output token ids", "b", at)
