@@ -90,6 +90,67 @@ def ingest(
     report.raise_for_status()
 
 
+trace_app = typer.Typer(help="Look at the traces of a warehouse.", no_args_is_help=True)
+app.add_typer(trace_app, name="trace")
+TraceArgument = Annotated[str, typer.Argument(help="Name of the trace.")]
+
+
+@trace_app.command("list")
+def trace_list(warehouse: WarehouseOption = DEFAULT_WAREHOUSE, as_json: JsonOption = False) -> None:
+    """The traces there are."""
+    from pipeline.output import print_table
+    from pipeline.trace_show import traces
+    from pipeline.warehouse import Warehouse
+
+    found = traces(Warehouse(warehouse))
+    if as_json:
+        _print_json(found)
+    elif found:
+        print_table(found[0], found)
+    else:
+        print("no traces yet: specreplay ingest makes one", file=sys.stderr)
+
+
+@trace_app.command("show")
+def trace_show(
+    name: TraceArgument, warehouse: WarehouseOption = DEFAULT_WAREHOUSE, as_json: JsonOption = False
+) -> None:
+    """Counts, lengths and repetition per workload: what share of the output could be copied, and from where."""
+    from pipeline.trace_show import render, show
+    from pipeline.warehouse import Warehouse
+
+    shown = show(Warehouse(warehouse), name)
+    if as_json:
+        _print_json(shown)
+        return
+    for line in render(shown):
+        print(line)
+
+
+@trace_app.command("sample")
+def trace_sample(
+    name: TraceArgument,
+    sessions: Annotated[int, typer.Option(help="How many sessions, each taken whole.")] = 10,
+    seed: Annotated[int, typer.Option(help="Another seed draws other sessions.")] = 0,
+    into: Annotated[str | None, typer.Option(help="Make it a trace of this name instead of printing it.")] = None,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+) -> None:
+    """Whole sessions drawn at random, the same for the same seed: as JSON lines that ingest reads back, or as a trace.
+
+    Example: specreplay trace sample last-week --sessions 100 --into last-week-small
+    """
+    from pipeline.trace_show import print_jsonl, sample
+    from pipeline.warehouse import Warehouse
+
+    house = Warehouse(warehouse)
+    rows = sample(house, name, sessions, seed)
+    if into is None:
+        print_jsonl(rows)
+        return
+    info = house.write_trace(into, [rows])
+    print(f"trace {into}: {info.requests} requests of {name}", file=sys.stderr)
+
+
 @app.command()
 def capture(
     config: ConfigArgument,

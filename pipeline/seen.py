@@ -38,3 +38,29 @@ class Seen:
             order = np.argsort(keys, kind="stable")
             self._keys, self._values, self._new = keys[order], values[order], {}
         return None
+
+
+class KeySet:
+    """A growing set of 64-bit keys, 8 bytes each, added and looked up by the array."""
+
+    def __init__(self) -> None:
+        self._levels: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        """Keys held; one that was added at different times may count more than once."""
+        return sum(map(len, self._levels))
+
+    def contains(self, keys: np.ndarray) -> np.ndarray:
+        """Which of `keys` (uint64) have been added, as bool."""
+        found = np.zeros(len(keys), bool)
+        for level in self._levels:
+            found |= level[np.minimum(np.searchsorted(level, keys), len(level) - 1)] == keys
+        return found
+
+    def update(self, keys: np.ndarray) -> None:
+        """Add `keys` (uint64). Sorted levels of falling size keep both this and look-ups cheap."""
+        new = np.unique(keys)
+        while self._levels and len(self._levels[-1]) <= 2 * len(new):
+            new = np.union1d(self._levels.pop(), new)
+        if len(new):
+            self._levels.append(new)

@@ -76,7 +76,7 @@ def table(
         "prompt_tokens": [prompt for prompt, _ in sizes],
         "output_tokens": [output for _, output in sizes],
         "sampling": [_json(g.sampling) if g.sampling else None for g in generations],
-        "tokenizer": [tokenizer if m else None for m in made],
+        "tokenizer": [g.tokenizer or (tokenizer if m else None) for g, m in zip(generations, made, strict=True)],
         "source_file": [file for _, file, _ in rows],
         "source_row": [row for _, _, row in rows],
         "extra": [_json(_extra(g)) for g in generations],

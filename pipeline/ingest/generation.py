@@ -67,6 +67,8 @@ class Generation:
     logged_output_tokens: int | None = None
     sampling: dict[str, Any] | None = None
     finish_reason: str | None = None
+    tokenizer: str | None = None
+    """Fingerprint of the tokenizer that made the ids, where the log says so."""
     extra: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What is worth saying about it in the summary (counted, no content)."""

@@ -61,7 +61,8 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
         logged_output_tokens=whole(record, "output_tokens"),
         sampling=_settings(record),
         finish_reason=text_field(record, "finish_reason"),
-        extra=numbers(_extra(record), _TAKEN) | {"token_ids": "given"},
+        tokenizer=text_field(record, "tokenizer"),
+        extra=_extra(record),
     )
 
 
@@ -73,6 +74,8 @@ def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _extra(record: dict[str, Any]) -> dict[str, Any]:
-    """The row, with what a canonical trace keeps as JSON in `extra` spread out again."""
-    extra = structured(record.get("extra"), "extra")
-    return record | extra if isinstance(extra, dict) else record
+    """What else there is, and that the ids were given: unless a canonical trace says of itself that they were made."""
+    kept = structured(record.get("extra"), "extra")
+    kept = kept if isinstance(kept, dict) else {}
+    made = kept.get("token_ids") == "tokenised"
+    return numbers(record | kept, _TAKEN) | {"token_ids": "tokenised" if made else "given"}
