@@ -66,7 +66,7 @@ def _run_here(jobs, work, done, failed, progress) -> None:
                 raise
             except Exception as problem:
                 error = problem
-                log.info("unit %s failed", job.unit.shard, exc_info=True)
+                _tell(job, problem)
                 if isinstance(problem, _FINAL):
                     break
             else:
@@ -131,7 +131,9 @@ def _run_pool(jobs, work, workers, done, failed, progress) -> None:
                     index, code = worker.job, worker.process.exitcode
                     crew.remove(worker)
                     worker.end()
-                    settle(index, RuntimeError(f"its worker process ended with exit code {code}"))
+                    error = RuntimeError(f"its worker process ended with exit code {code}")
+                    _tell(jobs[index], error)
+                    settle(index, error)
                     continue
                 if kind == "progress":
                     progress(jobs[worker.job], value)
@@ -157,9 +159,16 @@ def _serve(pipe: Connection, work: Work) -> None:
             except BrokenPipeError:
                 return
             except Exception as error:
-                log.info("unit %s failed", job.unit.shard, exc_info=True)
+                _tell(job, error)
                 answer = "failed", _portable(error)
             pipe.send(answer)
+
+
+def _tell(job: Job, error: Exception) -> None:
+    """A failure is never passed over in silence, even where the next try mends it; the traceback is for debugging."""
+    if not isinstance(error, (*_FATAL, *_FINAL)):
+        log.warning("unit %s failed (%s: %s)", job.unit.shard, type(error).__name__, error)
+        log.debug("unit %s", job.unit.shard, exc_info=error)
 
 
 def _portable(error: Exception) -> Exception:
