@@ -19,6 +19,7 @@ from pipeline.ingest.generation import (
     token_ids,
 )
 from pipeline.ingest.messages import answers, messages, tools
+from pipeline.ingest.text_pairs import answers_beside
 from pipeline.ingest.times import NAMES, moment
 
 _FROM = {
@@ -39,7 +40,10 @@ _CALLS = ("function_call", "tool_call")
 
 def matches(record: dict[str, Any]) -> bool:
     """Whether a row is of this format."""
-    return any(isinstance(record.get(k), list) or str(record.get(k))[:1] == "[" for k in ("messages", "conversations"))
+    return not answers_beside(record) and any(
+        isinstance(record.get(k), list) or (isinstance(record.get(k), str) and record[k][:1] == "[")
+        for k in ("messages", "conversations")
+    )
 
 
 def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation | RowRefused]:

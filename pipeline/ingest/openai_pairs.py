@@ -38,6 +38,8 @@ def matches(record: dict[str, Any]) -> bool:
         return True
     if any(_looks_like(record[k], _ASKED) for k in _REQUEST if record.get(k) is not None):
         return True
+    if "messages" in record and any(k in record and not isinstance(record[k], str) for k in _RESPONSE):
+        return True
     response = next((record[k] for k in _RESPONSE if record.get(k) is not None), None)
     return _looks_like(response, ("choices", "error")) or responses_api.is_response(response)
 

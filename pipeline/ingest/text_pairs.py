@@ -1,4 +1,4 @@
-"""A prompt and what the model said to it, as text: `prompt` with `output`, `instruction` with `output`, and the like.
+"""A prompt and what the model said to it, as text: `prompt`, `instruction` or `messages` with `output`.
 
 A `prompt` that is a text is tokenised as it stands (a completion); an `instruction` or a list of messages goes through
 the chat template. A row without an output is kept as a prompt to be captured.
@@ -26,7 +26,16 @@ _OUTPUTS = ("output", "completion", "response", "answer", "generated_text")
 
 def matches(record: dict[str, Any]) -> bool:
     """Whether a row is of this format."""
-    return isinstance(record.get("prompt"), str | list) or isinstance(record.get("instruction"), str)
+    return (
+        isinstance(record.get("prompt"), str | list)
+        or isinstance(record.get("instruction"), str)
+        or (isinstance(record.get("messages"), list) and answers_beside(record))
+    )
+
+
+def answers_beside(record: dict[str, Any]) -> bool:
+    """Whether the output stands in a field of its own, so that messages before it are all prompt."""
+    return any(isinstance(record.get(name), str) for name in _OUTPUTS)
 
 
 def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation]:
@@ -52,7 +61,7 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
     )
     if out.model is None:
         out.model = text_field(record, "generator")
-    prompt = record.get("prompt")
+    prompt = record.get("prompt", record.get("messages"))
     if isinstance(prompt, str) and prompt[:2] in ("[{", "[ "):
         prompt = structured(prompt, "prompt") if '"role"' in prompt else prompt
     if isinstance(prompt, list) and prompt and all(isinstance(p, dict) for p in prompt):

@@ -1,8 +1,8 @@
 """How fast ingest reads and normalises JSON lines before any tokenisation, beside DuckDB doing the same.
 
 Both sides read the same files on one core and count the same: generations, characters (or ids) of prompts and outputs,
-labels and times parsed. DuckDB's side is its JSON reader and the normalisation in SQL; ours is what `ingest` runs, up to
-the tokenizer. Goals: 60 MB/s per core at least, and no more than three times DuckDB's time.
+labels and times parsed. DuckDB's side is its JSON reader and the normalisation in SQL; ours is what `ingest` runs, up
+to the tokenizer. Goals: 60 MB/s per core at least, and no more than three times DuckDB's time.
 
     python tests/benchmarks/ingest.py [--megabytes 60]
 """

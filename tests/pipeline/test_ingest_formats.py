@@ -82,6 +82,31 @@ def test_a_chat_call_of_a_gateway(read):
     assert any(note.startswith("prompt length as logged differs") for note in report.notes)
 
 
+def test_a_litellm_payload_and_one_that_failed(read):
+    history = [HI, {"role": "assistant", "content": "yo"}, HI]
+    row = {
+        "id": "l1",
+        "status": "success",
+        "startTime": 1700000000.25,
+        "model": "m",
+        "messages": history,
+        "model_parameters": {"temperature": 0.1},
+        "response": {"id": "r1", "choices": [{"message": {"content": "ok"}}]},
+        "metadata": {"session_id": "s", "tenant": "acme"},
+    }
+    rows, report = read(row, {**row, "id": "l2", "status": "failure", "response": None})
+    assert [(r["request_id"], r["session_id"], r["tenant"], r["turn"]) for r in rows] == [("r1", "s", "acme", 1)]
+    assert rows[0]["arrival"].timestamp() == 1700000000.25 and json.loads(rows[0]["sampling"]) == {"temperature": 0.1}
+    assert len(report.refused) == 1
+
+
+def test_messages_with_the_answer_beside_them(read):
+    row = {"messages": [HI, {"role": "assistant", "content": "yo"}, HI], "response": '{"a": 1}'}
+    (kept,), _ = read(row)
+    assert kept["prompt_token_ids"] == ids(chat(USER, ("assistant", "yo"), USER))
+    assert kept["output_token_ids"] == said('{"a": 1}')
+
+
 def test_an_answer_cut_by_length_has_no_end_token(read):
     choice = {"message": {"role": "assistant", "content": "ok"}, "finish_reason": "length"}
     (row,), _ = read({"request": {"messages": [HI]}, "response": {"choices": [choice]}})
@@ -429,3 +454,20 @@ def test_traces_of_lengths(tmp_path):
     (row,), _ = rows_of(burst, house=tmp_path / "h", name="b")
     assert (row["arrival_offset_us"], row["model"], row["workload"]) == (5_500_000, "ChatGPT", "API log")
     assert all(r["prompt_token_ids"] is None and r["output_token_ids"] is None for r in rows)
+
+
+def test_the_row_that_the_docs_recommend(tmp_path):
+    import re
+    from pathlib import Path
+
+    from pipeline import ingest
+
+    docs = (Path(ingest.__file__).parent / "RECORDING.md").read_text("utf-8")
+    row = json.loads(re.search(r"leaves nothing open.*?```json\n(.*?)```", docs, re.DOTALL)[1])
+    (kept,), report = rows_of(jsonl(tmp_path / "r.jsonl", [row]), house=tmp_path / "h")
+    taken = {k: kept[k] for k in row if k not in ("arrival", "sampling")}
+    assert taken == {k: v for k, v in row.items() if k in taken} and len(taken) == 9
+    assert json.loads(kept["sampling"]) == row["sampling"] and kept["arrival"].isoformat().startswith(
+        "2026-11-23T10:21"
+    )
+    assert report.counts == {"replayable": 1} and not report.notes and not len(report.refused)
