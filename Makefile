@@ -23,7 +23,7 @@ test-all: setup chromium lint
 lint: setup
 	ruff check .
 	ruff format --check .
-	ty check
+	ty check schemas replay pipeline dashboards
 
 chromium: # the browser tests drive Debian's own
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; }

@@ -1,7 +1,7 @@
 """Progress bars on a terminal, one per proposer; on a pipe one line per finished proposer."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -12,7 +12,7 @@ Report = Callable[[str, int, int], None]
 
 
 @contextmanager
-def bars() -> Iterator[Report]:
+def bars() -> Generator[Report]:
     """Draw what is reported while the block runs, on stderr: stdout is for data."""
     console = Console(stderr=True)
     if not console.is_terminal:

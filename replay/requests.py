@@ -29,7 +29,7 @@ class Tokens:
         return np.diff(self.offsets)
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> "Tokens":
+    def of(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
         """Pack lists of ids.
 
         Raises:

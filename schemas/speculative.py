@@ -90,16 +90,12 @@ def effective(config: Mapping, where: str = "proposer") -> dict:
 
 
 def _fill_ngram(out: dict, where: str) -> None:
-    low, high = out.get("prompt_lookup_min"), out.get("prompt_lookup_max")
-    if low is None and high is None:
-        low = high = 5  # vLLM 0.32.0: both unset means 5; one unset means equal to the other
-    out["prompt_lookup_min"] = low if low is not None else high
-    out["prompt_lookup_max"] = high if high is not None else low
-    if out["prompt_lookup_min"] > out["prompt_lookup_max"]:
-        raise InputError(
-            f"{where}: prompt_lookup_min = {out['prompt_lookup_min']} is above "
-            f"prompt_lookup_max = {out['prompt_lookup_max']}"
-        )
+    # vLLM 0.32.0: both unset means 5; one unset means equal to the other.
+    given = [out[key] for key in ("prompt_lookup_min", "prompt_lookup_max") if out.get(key) is not None] or [5]
+    low, high = given[0], given[-1]
+    out |= {"prompt_lookup_min": low, "prompt_lookup_max": high}
+    if low > high:
+        raise InputError(f"{where}: prompt_lookup_min = {low} is above prompt_lookup_max = {high}")
 
 
 def _fill_suffix(out: dict) -> None:
