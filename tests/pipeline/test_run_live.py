@@ -1,0 +1,141 @@
+"""A live replay that is killed between two proposers, and what capture leaves, on the real engine in small."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_traces import NGRAM, config, rows, table
+
+from pipeline.capture import capture
+from pipeline.plan import plan
+from pipeline.run import replay
+from pipeline.warehouse import Warehouse
+from schemas.config import ReplayConfig
+from schemas.errors import InputError
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+MODEL = Path(os.environ.get("SPECREPLAY_TEST_MODELS") or HERE.parents[1] / "examples" / "models") / "target"
+COUNTS = ("request_id", "proposer", "output_tokens", "steps", "rounds", "drafted", "accepted", "overrun")
+
+
+def live(*proposers: dict) -> ReplayConfig:
+    engine = {"kind": "vllm", "model": str(MODEL), "dtype": "float32", "concurrency": 4}
+    sampling = {"temperature": 0.0, "max_tokens": 24}
+    return config(*proposers, engine=engine | {"sampling": sampling})
+
+
+def prompts() -> pa.Table:
+    """Prompts only; each is said twice, so that there is something to look up."""
+    out = []
+    for i, row in enumerate(rows(6)):
+        ids = [100 + (7 * i + 3 * j) % 400 for j in range(12)] * 2
+        nothing = {"output_token_ids": None, "output_tokens": None, "finish_reason": None}
+        out.append(row | nothing | {"prompt_token_ids": ids, "prompt_tokens": len(ids), "model": None})
+    return table(out)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory):
+    house = Warehouse(tmp_path_factory.mktemp("live") / "wh")
+    house.write_trace("small", [prompts()])
+    return house
+
+
+@pytest.fixture(scope="module")
+def captured(warehouse):
+    return capture(live(NGRAM), warehouse, "captured")
+
+
+KILLED = """
+import sys
+from test_run_live import NGRAM, live
+from pipeline.run import replay
+from pipeline.warehouse import Warehouse
+if __name__ == "__main__":
+    replay(live(NGRAM), Warehouse(sys.argv[1]))
+"""
+
+
+def counts(warehouse: Warehouse, run: str, proposer: str) -> list[tuple]:
+    parts = [
+        pq.read_table(path, partitioning=None, columns=list(COUNTS)) for path in warehouse.files("requests", [run])
+    ]
+    found = [tuple(row.values()) for row in pa.concat_tables(parts).to_pylist() if row["proposer"] == proposer]
+    return sorted(found)
+
+
+def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehouse, captured):
+    run = plan(live(NGRAM), warehouse).run
+    first = warehouse.root / "_commits" / f"run={run}" / "00-none-00000.json"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(warehouse.root)], env=environment)
+    try:
+        while not first.exists():
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert warehouse.run(run).status == "unfinished"
+    before = first.read_bytes()
+    ran: list[str] = []
+    outcome = replay(live(NGRAM), warehouse, progress=lambda name, done, total: ran.append(f"{name} {done}"))
+    outcome.raise_for_status()
+    assert (outcome.run, outcome.status) == (run, "complete")
+    assert first.read_bytes() == before
+    assert "none 6" in ran
+    assert "none 1" not in ran  # it was not run again
+    assert warehouse.run(run).done["reconciled"] is True
+
+    recorded = replay(config({}, NGRAM, trace={"name": "captured"}), warehouse).run
+    for proposer in ("none", "ngram 2-4 k3"):
+        assert counts(warehouse, run, proposer) == counts(warehouse, recorded, proposer)
+    requests = [row for path in warehouse.files("requests", [run]) for row in pq.read_table(path).to_pylist()]
+    digests: dict = {}
+    for row in requests:
+        digests.setdefault(row["request_id"], set()).add(row["output_digest"])
+        assert 0 <= row["first_token_us"] <= row["finished_us"]
+    assert len(requests) == 12
+    assert all(len(of_one) == 1 for of_one in digests.values())  # greedy: the proposer changes no output
+    assert {Path(path).name[:7] for path in warehouse.files("engine_steps", [run])} == {"00-none", "01-ngra"}
+
+
+def test_a_capture_is_a_canonical_trace_with_a_tail(warehouse, captured):
+    made = warehouse.read_trace("captured").to_pylist()
+    source = {row["request_id"]: row for row in prompts().to_pylist()}
+    assert len(made) == captured.with_outputs == captured.with_tails == 6
+    for row in made:
+        assert row["prompt_token_ids"] == source[row["request_id"]]["prompt_token_ids"]
+        assert row["session_id"] == source[row["request_id"]]["session_id"]
+        assert len(row["output_token_ids"]) == row["output_tokens"] <= 24
+        assert len(row["tail_token_ids"]) == NGRAM["num_speculative_tokens"] + 1
+        assert row["finish_reason"] in ("stop", "length")
+        assert row["model"] == "target"
+        assert json.loads(row["sampling"]) == {"max_tokens": 24, "temperature": 0.0}
+        assert json.loads(row["extra"]) == {"token_ids": "captured"}
+
+
+def test_the_same_capture_is_not_run_again_and_another_is_refused(warehouse, captured):
+    reported: list = []
+    assert capture(live(NGRAM), warehouse, "captured", progress=lambda *said: reported.append(said)) == captured
+    assert reported == []
+    with pytest.raises(InputError, match="trace captured exists and is no capture of this"):
+        capture(live(NGRAM | {"num_speculative_tokens": 9}), warehouse, "captured")
+    with pytest.raises(InputError, match="capture needs an engine"):
+        capture(config(NGRAM), warehouse, "other")
