@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,9 @@ def work(job: Job, progress) -> str:
         file.write(f"{os.getpid()}\n")
     tries = len(notes.read_text().splitlines())
     progress(1)
+    while job.run == "linger":
+        progress(1)
+        time.sleep(0.01)
     if job.run == "die" or (job.run == "die once" and tries == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     if job.run == "raise" or (job.run == "raise once" and tries == 1):
@@ -77,3 +83,35 @@ def test_the_users_error_ends_it_at_once(tmp_path, workers):
     for pid in pids:  # no worker is left behind
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+LINGER = """
+import sys
+from pathlib import Path
+from test_executor import outcome
+if __name__ == "__main__":
+    outcome(Path(sys.argv[1]), ["linger", "linger"], 2)
+"""
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
+def test_workers_do_not_outlive_a_killed_parent(tmp_path):
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
+    parent = subprocess.Popen([sys.executable, "-c", LINGER, str(tmp_path)], env=environment)
+    notes = [tmp_path / "u0", tmp_path / "u1"]
+    while not all(path.exists() and path.read_text().endswith("\n") for path in notes):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    pids = [int(path.read_text()) for path in notes]
+    while not all(map(gone, pids)):  # the test's own time limit is the limit
+        time.sleep(0.02)
