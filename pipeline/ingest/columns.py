@@ -91,7 +91,8 @@ def table(
 
 def _extra(g: Generation) -> dict:
     """What the source held besides; lengths as logged stay where the ids say otherwise."""
-    extra = dict(g.extra)
+    whose = "none" if g.prompt_token_ids is None and g.output_token_ids is None else "given"
+    extra = {"token_ids": whose} | g.extra
     for side, ids in (("prompt", g.prompt_token_ids), ("output", g.output_token_ids)):
         logged = getattr(g, f"logged_{side}_tokens")
         if ids is not None and isinstance(logged, int) and logged != len(ids):

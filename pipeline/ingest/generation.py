@@ -103,6 +103,11 @@ def shown(value: Any) -> str:
     return {list: "a list", dict: "an object"}.get(type(value), f"a {type(value).__name__}")
 
 
+def shown_name(column: str) -> str:
+    """A column's name as it may stand in an error: prose taken for a header is content."""
+    return column if re.fullmatch(r"\w[\w.:\[\]-]{0,49}( \w{1,20})?", column) else "…"
+
+
 def text_field(record: dict[str, Any], *names: str) -> str | None:
     """A name as text, of the first of `names` that holds one: numbers keep their digits, absent, null, "" are None.
 

@@ -27,7 +27,7 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
     Raises:
         RowRefused: a length or a time is missing or no number.
     """
-    out = Generation(text_field(record, "request_id", "id") or fallback_id, **labels(record), extra={"ids": "none"})
+    out = Generation(text_field(record, "request_id", "id") or fallback_id, **labels(record))
     if "input_length" in record:
         names = "input_length", "output_length"
         out.arrival_offset_us = microseconds(record.get("timestamp"), 1000, "timestamp")

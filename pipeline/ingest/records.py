@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.ingest.files import BUFFER, LIMIT, opened
-from pipeline.ingest.generation import RowRefused
+from pipeline.ingest.generation import RowRefused, shown_name
 from schemas.errors import InputError
 
 _HEAD = 1 << 16
@@ -245,7 +245,7 @@ def _csv_rows(path: Path, text: io.TextIOWrapper, delimiter: str) -> Records:
 
 def _refuse_repeated(path: Path, names: list[str]) -> None:
     if twice := sorted({n for n in names if names.count(n) > 1}):
-        raise InputError(f"{path}: two columns are called {twice[0]!r}: which one is meant is not clear")
+        raise InputError(f"{path}: two columns are called {shown_name(twice[0])!r}: which one is meant is not clear")
 
 
 def _parquet(path: Path) -> Records:

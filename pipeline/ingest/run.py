@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.ingest import FORMATS, openai_stream, question_answers
 from pipeline.ingest.columns import digest, hasher, lengths, table
 from pipeline.ingest.files import Source, sources
-from pipeline.ingest.generation import Generation, RowRefused
+from pipeline.ingest.generation import Generation, RowRefused, shown_name
 from pipeline.ingest.mapping import PLAIN, Mapping
 from pipeline.ingest.records import first_records, records
 from pipeline.ingest.report import IngestReport
@@ -178,7 +178,7 @@ class _Ingest:
             if module is not None or openai_stream.is_chunk(record):
                 return None
         if keys:
-            names = ", ".join(keys[:8])
+            names = ", ".join(map(shown_name, keys[:8]))
             raise InputError(
                 f"{source.path}: not a trace: none of its first {len(read)} rows is of a known format "
                 f"(columns: {names}); name the columns with --map, for example --map prompt=PATH --map output=PATH"
@@ -304,7 +304,7 @@ class _Ingest:
         self.report.refused.add(source.label, row, refused)
 
 
-_OURS = frozenset("token_ids ids reasoning template text hash_ids_fit new_tokens decoding_steps accepted".split())
+_OURS = frozenset("token_ids reasoning template text hash_ids_fit new_tokens decoding_steps accepted".split())
 
 
 def _size(g: Generation) -> int:

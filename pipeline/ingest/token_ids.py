@@ -74,8 +74,8 @@ def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _extra(record: dict[str, Any]) -> dict[str, Any]:
-    """What else there is, and that the ids were given: unless a canonical trace says of itself that they were made."""
+    """What else there is, and whose the ids are: a canonical trace says so of itself, elsewhere they were given."""
     kept = structured(record.get("extra"), "extra")
     kept = kept if isinstance(kept, dict) else {}
-    made = kept.get("token_ids") == "tokenised"
-    return numbers(record | kept, _TAKEN) | {"token_ids": "tokenised" if made else "given"}
+    whose = kept.get("token_ids")
+    return numbers(record | kept, _TAKEN) | {"token_ids": whose if whose in ("tokenised", "captured") else "given"}

@@ -228,6 +228,27 @@ def test_what_is_no_trace_is_refused_whole(tmp_path, name):
     assert not (tmp_path / "h" / "_commits").exists() and not (tmp_path / "h" / "rejects").exists()
 
 
+def test_prose_that_looks_like_csv_is_not_quoted(tmp_path):
+    (tmp_path / "letter.csv").write_text("Dear Ms Mill of Leeds, your card 4711\nis, lost\n")
+    with pytest.raises(InputError, match="not a trace") as error:
+        rows_of(tmp_path / "letter.csv", house=tmp_path / "h")
+    assert "Mill" not in str(error.value)
+
+
+def test_csv_rows_that_are_none(tmp_path):
+    (tmp_path / "r.csv").write_bytes(
+        b"\xef\xbb\xbfContextTokens;GeneratedTokens;TIMESTAMP\r\n1;2;\n3;4\n5;\xff;\n6;\x00;\n7;x;\n\n8;9;\n"
+    )
+    kept, report = rows_of(tmp_path / "r.csv", house=tmp_path / "h")
+    assert [(r["prompt_tokens"], r["output_tokens"]) for r in kept] == [(1, 2), (8, 9)]
+    assert [(row, reason.partition(" (")[0]) for row, _, reason in refused(report)] == [
+        (2, "other than the header in its number of cells"),
+        (3, "not valid UTF-8"),
+        (4, "holds NUL bytes"),
+        (5, "not a whole number from 0 to 2**31-1"),
+    ]
+
+
 def test_a_page_that_was_changed_on_disk_is_noticed(tmp_path):
     file = tmp_path / "r.parquet"
     ids_ = pa.array([[7] * 5000] * 9, pa.list_(pa.int32()))
