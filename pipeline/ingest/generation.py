@@ -226,7 +226,23 @@ def sampling(*sources: Any) -> dict[str, Any] | None:
             for other in ("max_completion_tokens", "max_output_tokens"):
                 if source.get(other) is not None:
                     out["max_tokens"] = source[other]
+            if kind := _grammar(source):
+                out["structured_outputs"] = kind
     return out or None
+
+
+def _grammar(request: dict[str, Any]) -> str | None:
+    """What kind of grammar was put on the output, without the grammar: it cuts candidates, so a replay must know."""
+    form = request.get("response_format")
+    if isinstance(form, dict) and form.get("type") not in (None, "text"):
+        return str(form["type"])
+    given = request.get("structured_outputs")
+    if isinstance(given, dict):
+        return next((str(kind) for kind, value in given.items() if value is not None), None)
+    return next((k.removeprefix("guided_") for k in _GUIDED if request.get(k) is not None), None)
+
+
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
 def numbers(record: dict[str, Any], taken: Iterable[str]) -> dict[str, Any]:

@@ -107,6 +107,28 @@ def test_messages_with_the_answer_beside_them(read):
     assert kept["output_token_ids"] == said('{"a": 1}')
 
 
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"title": "Ms Mill"}}},
+            {"structured_outputs": "json_schema"},
+        ),
+        ({"structured_outputs": {"regex": "Mill.*"}}, {"structured_outputs": "regex"}),
+        (
+            {"guided_json": {"title": "Mill"}, "max_completion_tokens": 5},
+            {"structured_outputs": "json", "max_tokens": 5},
+        ),
+        ({"response_format": {"type": "text"}}, None),
+    ],
+)
+def test_a_grammar_is_noted_without_its_text(read, asked, kept):
+    (row,), _ = read(
+        {"request": {"messages": [HI], **asked}, "response": {"choices": [{"message": {"content": "ok"}}]}}
+    )
+    assert row["sampling"] is None if kept is None else json.loads(row["sampling"]) == kept
+
+
 def test_an_answer_cut_by_length_has_no_end_token(read):
     choice = {"message": {"role": "assistant", "content": "ok"}, "finish_reason": "length"}
     (row,), _ = read({"request": {"messages": [HI]}, "response": {"choices": [choice]}})
