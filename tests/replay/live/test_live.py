@@ -119,7 +119,7 @@ def test_prefix_hits_preemptions_and_grammars_are_told_apart():
     assert grammar.any() and set(live.log.request[grammar]) <= {9, 10}
 
 
-def test_an_engine_that_dies_is_one_line():
+def test_an_engine_that_dies_is_one_line(tmp_path):
     def kill(done: int) -> None:
         for child in psutil.Process().children():
             if any("replay.live.child" in part for part in child.cmdline()):
@@ -128,8 +128,8 @@ def test_an_engine_that_dies_is_one_line():
     asked = material.requests(material.prompts(9, 40), [4] * 9)
     none = material.proposer({"method": "none"}, "plain")
     with pytest.raises(EnvironmentProblem, match=r"proposer 'plain': the engine was killed by signal 9") as caught:
-        run_live(asked, material.engine(1), none, max_model_len=None, progress=kill)
-    assert "\n" not in str(caught.value)
+        run_live(asked, material.engine(1), none, max_model_len=None, progress=kill, log_dir=tmp_path)
+    assert "\n" not in str(caught.value) and str(tmp_path / "plain.log") in str(caught.value)
 
 
 def test_a_folder_that_is_no_model_is_named(tmp_path):
