@@ -127,7 +127,7 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
     units = []
     for number, proposer in enumerate(config.proposer):
         whole = live or proposer.method == "suffix"  # its state runs through all requests
-        parts = [np.arange(len(rows))] if whole else shards(sessions, config.run.shard_size)
+        parts = [np.arange(len(rows))] if whole else shards(sessions, _even(len(rows), config.run.shard_size))
         for i, positions in enumerate(parts):
             units.append(
                 Unit(
@@ -209,6 +209,11 @@ def shards(sessions: Sequence[str | None], size: int) -> list[np.ndarray]:
                 home[session] = part
         parts[part].append(position)
     return [np.array(part, np.int64) for part in parts]
+
+
+def _even(requests: int, size: int) -> int:
+    """A size near `size` that leaves no small rest: a shard of three would load a draft model for three."""
+    return -(-requests // max(1, round(requests / size)))
 
 
 def _narrow(keep: np.ndarray, passes: np.ndarray, section: TraceSection, text: str, hint: str) -> np.ndarray:

@@ -45,7 +45,7 @@ def table(data: list[dict]) -> pa.Table:
     return pa.Table.from_pylist(data, schema=TRACE)
 
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+NGRAM: dict = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
 def config(*proposers: dict, trace: dict | None = None, engine: dict | None = None, **run: int) -> ReplayConfig:

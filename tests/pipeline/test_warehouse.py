@@ -176,6 +176,7 @@ with Warehouse(sys.argv[1]).lock("r"):
 def test_lock_refuses_a_second_process_and_dies_with_its_owner(warehouse):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(warehouse.root)], stdout=subprocess.PIPE, text=True)
     try:
+        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(LockedError, match=rf"^r is in use by process {holder.pid} ") as refused,
@@ -188,7 +189,8 @@ def test_lock_refuses_a_second_process_and_dies_with_its_owner(warehouse):
     finally:
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-        holder.stdout.close()
+        if holder.stdout is not None:
+            holder.stdout.close()
     with warehouse.lock("r"):
         pass
 

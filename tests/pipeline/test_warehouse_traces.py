@@ -36,9 +36,13 @@ def test_round_trip(warehouse, small_groups):
     assert warehouse.traces() == [info]
     # another reader, on the files themselves
     paths = [str(warehouse.root / file["path"]) for file in info.files]
-    n, prompts, outputs = duckdb.sql(
-        "select count(*), sum(len(prompt_token_ids)), sum(len(output_token_ids)) from read_parquet($1)", params=[paths]
-    ).fetchall()[0]
+    n, prompts, outputs = (
+        duckdb.connect()
+        .execute(
+            "select count(*), sum(len(prompt_token_ids)), sum(len(output_token_ids)) from read_parquet($1)", [paths]
+        )
+        .fetchall()[0]
+    )
     assert (n, prompts, outputs) == (info.requests, info.prompt_tokens, info.output_tokens)
     assert (info.with_prompts, info.with_outputs, info.with_tails) == (50, 50, 0)
 
