@@ -9,7 +9,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from pipeline.ingest.generation import Generation, RowRefused
+from pipeline.ingest.generation import MAX_ID, Generation, RowRefused
 from schemas.tables import TRACE, TRACE_WITH_TEXT
 
 _IDS = ("prompt_token_ids", "output_token_ids", "tail_token_ids")
@@ -21,13 +21,20 @@ def lengths(g: Generation) -> tuple[int, int | None]:
     Raises:
         RowRefused: the prompt's length is not known, or there is neither a prompt nor an output.
     """
+    g.logged_prompt_tokens, g.logged_output_tokens = _size(g.logged_prompt_tokens), _size(g.logged_output_tokens)
     prompt = len(g.prompt_token_ids) if g.prompt_token_ids is not None else g.logged_prompt_tokens
     output = len(g.output_token_ids) if g.output_token_ids is not None else g.logged_output_tokens
-    if not isinstance(prompt, int):
+    if prompt is None:
         raise RowRefused("prompt", "not in the log, and neither is its length")
     if g.prompt_token_ids is None and output is None:
         raise RowRefused("output", "not in the log, and neither are its length or the prompt")
-    return prompt, output if isinstance(output, int) else None
+    return prompt, output
+
+
+def _size(value: object) -> int | None:
+    """A length as logged; what is none is as good as not logged."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ID
+    return value if fits else None
 
 
 def digest(g: Generation) -> int:
@@ -95,7 +102,7 @@ def _extra(g: Generation) -> dict:
     extra = {"token_ids": whose} | g.extra
     for side, ids in (("prompt", g.prompt_token_ids), ("output", g.output_token_ids)):
         logged = getattr(g, f"logged_{side}_tokens")
-        if ids is not None and isinstance(logged, int) and logged != len(ids):
+        if ids is not None and logged is not None and logged != len(ids):
             extra[f"logged_{side}_tokens"] = logged
     return extra
 

@@ -3,7 +3,6 @@
 Errors and refusals name columns, positions and reasons. They never hold content: of a value, only a number is shown.
 """
 
-import math
 import re
 from array import array
 from collections.abc import Iterable
@@ -247,4 +246,4 @@ _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 def numbers(record: dict[str, Any], taken: Iterable[str]) -> dict[str, Any]:
     """What else the row holds and is no text: text may be content, so it is never carried along unasked."""
-    return {k: v for k, v in record.items() if isinstance(v, int | float) and k not in taken and math.isfinite(v)}
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and k not in taken and -1e300 < v < 1e300}

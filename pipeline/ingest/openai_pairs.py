@@ -74,7 +74,7 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
     for i, choice in enumerate(choices):
         where = f"response.choices[{i}]"
         index = choice.get("index") if isinstance(choice, dict) else None
-        index = index if isinstance(index, int) and not isinstance(index, bool) else i
+        index = index if isinstance(index, int) and 0 <= index < len(choices) else i
         try:
             yield Generation(
                 **base,

@@ -94,7 +94,7 @@ def generations(record: dict[str, Any], fallback_id: str) -> Iterator[Generation
         return
     identity = text_field(record, "answer_id") or f"{text_field(record, 'question_id')}/{names['model']}"
     for position, choice in enumerate(record["choices"]):
-        index = choice.get("index", position)
+        index = choice.get("index") if isinstance(choice.get("index"), int) else position
         session = identity if len(record["choices"]) == 1 else f"{identity}/{index}"
         yield from _choice(
             choice, index, asked, names | {"session_id": names["session_id"] or session}, session, record

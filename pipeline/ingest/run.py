@@ -292,7 +292,7 @@ class _Ingest:
             ("prompt", g.prompt_token_ids, g.logged_prompt_tokens),
             ("output", g.output_token_ids, g.logged_output_tokens),
         ):
-            if ids is not None and isinstance(logged, int) and logged != len(ids):
+            if ids is not None and logged is not None and logged != len(ids):
                 self.report.notes[
                     f"{side} length as logged differs from the ids: another tokenizer, or text not logged"
                 ] += 1

@@ -1,6 +1,5 @@
 """Instants as logs write them: ISO 8601, RFC 1123, numbers since 1970. Which zone a text without one means is asked."""
 
-import math
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -8,6 +7,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pipeline.ingest.generation import RowRefused, shown
 from schemas.errors import InputError
+
+_FAR = 2**62
+"""Microseconds that no log spans: 146,000 years."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,10 +68,10 @@ def microseconds(value: Any, per_unit: int, name: str) -> int | None:
         return None
     try:
         number = float(value) if isinstance(value, str) else value
-        if isinstance(number, bool) or not math.isfinite(number):
+        if isinstance(number, bool) or not -_FAR < number * per_unit < _FAR:
             raise ValueError
         return round(number * per_unit)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise RowRefused(name, "not a relative time", shown(value)) from None
 
 
