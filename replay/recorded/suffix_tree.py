@@ -19,12 +19,12 @@ import numpy as np
 from numba import njit
 
 Tree = namedtuple("Tree", "node group table root ids act size")
-"""node int32 (n, 8), row 0 the root, fields below; group int32 (n, 2), first and last of the siblings with one count;
+"""node uint32 (n, 8), row 0 the root, fields below; group uint32 (n, 2), first and last of the siblings with one count;
 table int64 (slots, 2), (parent << 32 | token) -> (epoch << 32 | child), for parents with two or more children;
 root int64 (tokens,), token -> (epoch << 32 | child), ids beyond it are kept in `table`; ids int32, ring of tokens, -1
-behind each sequence, the growing one included; act int32 (depth + 1,), node of the last m tokens; size int64, see below."""
+behind each sequence, the growing one included; act uint32 (depth + 1,), node of the last m tokens; size int64, see below."""
 
-TOKEN, COUNT, HEAD, TAIL, PREV, NEXT, GROUP, REF = range(8)  # 0 = no node or group; REF -1 = not a lazy leaf
+TOKEN, COUNT, HEAD, TAIL, PREV, NEXT, GROUP, REF = range(8)  # 0 = no node or group; REF above POSITION = not a lazy leaf
 ROOT = 0
 NODES, FREE_NODE, GROUPS, FREE_GROUP, ENTRIES, FIRST, END, LONGEST, CACHED, PRUNED = range(10)
 MASK, SMALLEST_MASK, TABLE_EPOCH, ROOT_EPOCH = range(10, 14)
@@ -33,10 +33,14 @@ the growing sequence that occurs twice, so that `act[:LONGEST + 1]` are its node
 
 _DIRECT = 1 << 18  # ids looked up without hashing: any real vocabulary
 _LOW = 0xFFFFFFFF
+NOT_LAZY = 0xFFFFFFFF
 POSITION = 0x7FFFFFFF  # REF keeps the low bits of a position: enough for the ring, whose length is a power of two
 
 borrowing = njit(_nrt=False)
 """For functions that allocate nothing: counting references to the caller's arrays would cost more than their work."""
+
+inlined = njit(_nrt=False, forceinline=True)
+"""The same for the small ones on the hot path: handing seven arrays to a call costs more than a visit to a node."""
 
 
 def new_tree(depth: int, largest_id: int, tokens: int = 1024) -> Tree:
@@ -52,12 +56,12 @@ def new_tree(depth: int, largest_id: int, tokens: int = 1024) -> Tree:
     slots = 1 << max(10, (8 * depth).bit_length())
     size[MASK] = size[SMALLEST_MASK] = slots - 1
     return Tree(
-        np.zeros((max(1024, 4 * depth), 8), np.int32),
-        np.zeros((max(1024, 4 * depth), 2), np.int32),
+        np.zeros((max(1024, 4 * depth), 8), np.uint32),
+        np.zeros((max(1024, 4 * depth), 2), np.uint32),
         np.zeros((slots, 2), np.int64),
         np.zeros(min(largest_id + 1, _DIRECT), np.int64),
         np.full(1 << max(4, (tokens - 1).bit_length()), -1, np.int32),
-        np.zeros(depth + 1, np.int32),
+        np.zeros(depth + 1, np.uint32),
         size,
     )
 
@@ -80,7 +84,7 @@ def clear(tree):
     size[ROOT_EPOCH] += 1
 
 
-@borrowing
+@inlined
 def short_of_room(tree):
     """Whether one more token might not fit: it takes at most two nodes, groups and entries at each depth."""
     size, most = tree.size, 2 * len(tree.act)
@@ -112,7 +116,7 @@ def grown(tree):
 
 @njit
 def _doubled(rows):
-    out = np.empty((2 * rows.shape[0], rows.shape[1]), np.int32)
+    out = np.empty((2 * rows.shape[0], rows.shape[1]), np.uint32)
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
             out[i, j] = rows[i, j]
@@ -141,12 +145,12 @@ def _rehashed(table, size):
 # The hash table: open addressing, and removal that moves later entries up, so that it never fills with dead slots.
 
 
-@borrowing
+@inlined
 def _slot(key, mask):
-    return np.int64(np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
+    return np.int64(np.uint64(key) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask & _LOW
 
 
-@borrowing
+@inlined
 def _find(table, size, key):
     """The slot that holds the key, or the free one where it would go."""
     mask, epoch = size[MASK], size[TABLE_EPOCH]
@@ -156,7 +160,7 @@ def _find(table, size, key):
     return slot
 
 
-@borrowing
+@inlined
 def _remember(table, size, key, child):
     slot = _find(table, size, key)
     if table[slot, 1] >> 32 != size[TABLE_EPOCH]:
@@ -183,13 +187,13 @@ def _forget(table, size, key):
     table[hole, 1] = 0
 
 
-@borrowing
+@inlined
 def child_of(tree, parent, token):
     """The child of a node by token; 0 = none."""
     node, size = tree.node, tree.size
     if parent == ROOT:
         if token < len(tree.root):
-            held = tree.root[token]
+            held = tree.root[np.uint32(token)]
             return held & _LOW if held >> 32 == size[ROOT_EPOCH] else 0
     else:
         head = np.int64(node[parent, HEAD])
@@ -205,7 +209,7 @@ def child_of(tree, parent, token):
 # Siblings: a list in falling order of count; those of one count are a group. An only child needs no group.
 
 
-@borrowing
+@inlined
 def _new_group(tree, first, last):
     size, group = tree.size, tree.group
     g = size[FREE_GROUP]
@@ -218,14 +222,14 @@ def _new_group(tree, first, last):
     return g
 
 
-@borrowing
+@inlined
 def _free_group(tree, g):
     if g:
         tree.group[g, 0] = tree.size[FREE_GROUP]
         tree.size[FREE_GROUP] = g
 
 
-@borrowing
+@inlined
 def _leave_group(tree, n):
     """Take a node out of its group; returns the group if it is now empty, else 0."""
     node, group = tree.node, tree.group
@@ -239,7 +243,7 @@ def _leave_group(tree, n):
     return 0
 
 
-@borrowing
+@inlined
 def _unlink(tree, parent, n):
     node = tree.node
     before, after = node[n, PREV], node[n, NEXT]
@@ -253,7 +257,7 @@ def _unlink(tree, parent, n):
         node[parent, TAIL] = before
 
 
-@borrowing
+@inlined
 def _link(tree, parent, n, before, after):
     """Put a node between two neighbours, 0 = the end of the list."""
     node = tree.node
@@ -268,7 +272,7 @@ def _link(tree, parent, n, before, after):
         node[parent, TAIL] = n
 
 
-@borrowing
+@inlined
 def _increment(tree, parent, n):
     """One more: behind the siblings that already have the new count, or, from the first place of its own, before them."""
     node, group = tree.node, tree.group
@@ -321,7 +325,7 @@ def _decrement(tree, parent, n):
         node[n, GROUP] = _new_group(tree, n, n)
 
 
-@borrowing
+@inlined
 def _add_leaf(tree, parent, token, ref):
     """A new child that occurred once and goes on at `ref`; last of its siblings."""
     node, size = tree.node, tree.size
@@ -335,7 +339,7 @@ def _add_leaf(tree, parent, token, ref):
     node[n, HEAD] = node[n, TAIL] = node[n, PREV] = node[n, NEXT] = node[n, GROUP] = 0
     if parent == ROOT:
         if token < len(tree.root):
-            tree.root[token] = size[ROOT_EPOCH] << 32 | n
+            tree.root[np.uint32(token)] = size[ROOT_EPOCH] << 32 | n
         else:
             _remember(tree.table, size, np.int64(token), n)
         return
@@ -359,14 +363,14 @@ def _add_leaf(tree, parent, token, ref):
 # Putting sequences in and taking them out.
 
 
-@borrowing
+@inlined
 def _enter(tree, parent, n, depth):
     """One more suffix goes through node n, which lies `depth` tokens deep."""
     node, ids = tree.node, tree.ids
     _increment(tree, parent, n)
     at = node[n, REF]
-    if at >= 0:
-        node[n, REF] = -1
+    if at <= POSITION:
+        node[n, REF] = NOT_LAZY
         token = ids[at & (len(ids) - 1)]
         if token >= 0 and depth < len(tree.act) - 1:
             _add_leaf(tree, n, token, at + 1)

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from replay.recorded import suffix_tree as trees
-from replay.recorded.suffix_tree import COUNT, END, FIRST, HEAD, LONGEST, REF, TOKEN, Tree, borrowing
+from replay.recorded.suffix_tree import COUNT, END, FIRST, HEAD, LONGEST, REF, TOKEN, Tree, borrowing, inlined
 from replay.recorded.walk import LENGTH_LIMIT, NO_LIMIT, NO_MATCH, PROPOSED, SKIPPED, settle
 from replay.requests import Requests
 from replay.steps import StepLog
@@ -26,6 +26,7 @@ _CHUNK_TOKENS = (
     100_000  # output tokens per compiled call: bounds the buffers, and the time between two `progress` calls
 )
 
+_INSIDE = 1 << 31
 _GRAMS = 8  # longest run of tokens that the pruning filter knows
 _WHOLE_COST = 4  # of a whole tree, per prompt token, over that of a pruned one
 
@@ -218,6 +219,7 @@ def _walk(
     evicted = 0
     record = np.zeros(1, np.int32)
     history = np.zeros(len(k), np.int64)
+    heads = np.full(len(local.root) + 1, -1, np.int32)
     for i in range(low, high):
         start = prompt_at[i + 1] - prompt_at[i]
         end = start + output_at[i + 1] - output_at[i]
@@ -234,7 +236,7 @@ def _walk(
             if trees.short_of_room(shared):
                 shared = trees.grown(shared)
             trees.open_sequence(shared)
-        local = _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i)
+        local = _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i, heads)
         at, reach = start, start + 1
         while at < reach:
             stop = _next_look(history, at, reach)
@@ -337,14 +339,14 @@ def _look(
 
 
 @njit
-def _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i):
+def _start_local(local, record, start, end, bounds, prompt_ids, prompt_at, output_ids, output_at, i, heads):
     """The local tree of a prompt: the one before lengthened, or a whole new one, or only what can matter."""
     held = _held(local, record, start)
     if held == 0:
         trees.clear(local)
         trees.open_sequence(local)
         if not _chain_pays(prompt_ids, prompt_at, output_ids, output_at, i):
-            return _pruned(local, record, start, end, bounds)
+            return _pruned(local, record, start, end, bounds, heads)
     return _fed(local, record, held, start)
 
 
@@ -401,7 +403,7 @@ def _same(one, a, other, b, length):
 
 
 @njit
-def _pruned(local, record, start, end, bounds):
+def _pruned(local, record, start, end, bounds, heads):
     """A local tree without what no step of this request can touch.
 
     A context lies in the *zone*: the prompt's last tokens and the output. If the first h tokens of a prompt's suffix
@@ -417,12 +419,27 @@ def _pruned(local, record, start, end, bounds):
     bits = np.zeros(1 << (shift - 6), np.uint64)
     _mark(bits, shift, record, zone, end - 1, len(deep) - 1)
     trees.buffer(local, record, start)
-    for at in range(start):
+    # Suffixes that begin with the same token one after the other: they share nodes, and those stay in the cache.
+    following, depths, begun = np.empty(start, np.int32), np.empty(start, np.int32), np.empty(start, np.int32)
+    other, n = len(heads) - 1, 0
+    for at in range(start - 1, -1, -1):
         most = depth if at >= zone else deep[_common(bits, shift, record, at, start, len(deep) - 1)]
         if most:
+            token = min(np.uint32(record[at]), np.uint32(other))
+            if heads[token] < 0:
+                begun[n] = token
+                n += 1
+            following[at], depths[at] = heads[token], most
+            heads[token] = at
+    for j in range(n):
+        token = np.uint32(begun[j])
+        at = heads[token]
+        heads[token] = -1
+        while at >= 0:
             if trees.short_of_room(local):
                 local = trees.grown(local)
-            trees.insert_suffix(local, at, most)
+            trees.insert_suffix(local, np.int64(at), np.int64(depths[at]))
+            at = following[at]
     return local
 
 
@@ -449,7 +466,7 @@ def _mark(bits, shift, record, zone, end, most):
             bits[h >> np.uint64(70 - shift)] |= np.uint64(1) << (h >> np.uint64(64 - shift) & np.uint64(63))
 
 
-@borrowing
+@inlined
 def _common(bits, shift, record, at, end, most):
     """How many tokens from `at` on occur in the zone, up to `most`; too many now and then."""
     h = np.uint64(0)
@@ -460,7 +477,7 @@ def _common(bits, shift, record, at, end, most):
     return min(most, end - at)
 
 
-@borrowing
+@inlined
 def _mixed(h, token):
     return (h + np.uint64(token) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
 
@@ -484,11 +501,17 @@ def _reach(tree, record, at, response, context):
             n = np.int64(trees.child_of(tree, n, record[j]))
             if n == 0:
                 return longest
-            ref = np.int64(tree.node[n, REF])
-        # Inside a lazy leaf all that counts is where it goes on; it is told from a node by its sign.
-        tree.act[m] = n if ref < 0 else -1 - (ref & trees.POSITION)
+            ref = _lazy(tree.node[n, REF])
+        # Inside a lazy leaf all that counts is where it goes on; it is told from a node by the highest bit.
+        tree.act[m] = n if ref < 0 else _INSIDE | (ref & trees.POSITION)
         longest = m
     return longest
+
+
+@inlined
+def _lazy(ref):
+    """Where a lazy leaf goes on; -1 for another node."""
+    return np.int64(ref) if ref <= trees.POSITION else np.int64(-1)
 
 
 @borrowing
@@ -521,16 +544,12 @@ def _best(tree, longest, bound, most, least, floor, record, at, known):
     return best, drafted, accepted, chosen
 
 
-@borrowing
+@inlined
 def _draft(tree, m, room, least, record, at, known, out):
     """Follow the first children from the node of the last m tokens: (score, candidates, how many match the record)."""
     node, ids, mask = tree.node, tree.ids, len(tree.ids) - 1
     n = np.int64(tree.act[m])
-    ref = np.int64(-1)
-    if n < 0:
-        ref = -1 - n
-    else:
-        ref = np.int64(node[n, REF])
+    ref = n & trees.POSITION if n & _INSIDE else _lazy(node[n, REF])
     prob, score = np.float32(1.0), np.float32(0.0)
     drafted, matched, matching = 0, 0, True
     while drafted < room and prob >= least:
@@ -548,7 +567,7 @@ def _draft(tree, m, room, least, record, at, known, out):
                 break
             n = child
             token = node[n, TOKEN]
-            ref = np.int64(node[n, REF])
+            ref = _lazy(node[n, REF])
         if drafted < len(out):
             out[drafted] = token
         matching = matching and at + drafted < known and token == record[at + drafted]
