@@ -10,7 +10,7 @@ added by one file and one line in `METHODS`.
 {'steps': 2, 'rounds': 1, 'drafted': 2, 'accepted': 2}
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 
 import numpy as np
@@ -29,6 +29,16 @@ METHODS = {
     "draft_model": "replay.recorded.draft_model:replay_draft_model",
 }
 """vLLM's method: where its replay lives, imported when used, so that n-gram needs no torch and live runs no numba."""
+
+PADDED = {
+    ("ngram", "v2"): "replay.recorded.ngram_padded:replay_v2",
+    ("ngram_gpu", "v2"): "replay.recorded.ngram_padded:replay_v2",
+    ("ngram_gpu", "v1"): "replay.recorded.ngram_padded:replay_v1",
+}
+"""(method, runner) with an n-gram rule of its own: filled up to k candidates."""
+
+NGRAM = ("ngram", "ngram_gpu")
+"""The methods that share an index over one list of requests, see `replay_ngram_grid`."""
 
 MAX_CANDIDATES = 2**15 - 1
 """A step's counts are int16."""
@@ -52,13 +62,13 @@ def replay_recorded(
     max_model_len: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> StepLog:
-    """Every decode step of every request, as the V1 runner would take them one sequence at a time.
+    """Every decode step of every request, as vLLM's runner would take them one sequence at a time.
 
     Args:
         requests: with recorded outputs, in serving order (it matters for suffix). A recorded output of no tokens
             has no steps.
         config: vLLM's `speculative_config`; `{}` or method "none" proposes nothing.
-        runner: whose rules hold; the n-gram rule of "v2" is another one and not available yet.
+        runner: "v1" or "v2": whose n-gram rule holds (`PADDED`); the others are the same.
         max_model_len: limit of prompt + output, in tokens; None = the target has none.
         progress: called with how many more requests are done.
 
@@ -71,8 +81,43 @@ def replay_recorded(
     check(config, runner)
     _check_requests(requests, max_model_len)
     limit = NO_LIMIT if max_model_len is None else max_model_len
-    module, function = METHODS[method].split(":")
+    module, function = (PADDED.get((method, runner)) or METHODS[method]).split(":")
     return getattr(import_module(module), function)(requests, config, Limits(limit, limit), progress)
+
+
+def replay_ngram_grid(
+    requests: Requests, configs: Sequence[Mapping], *, runner: str = "v1", max_model_len: int | None = None
+) -> Iterator[StepLog]:
+    """Many n-gram settings over the same requests for little more than the time of one.
+
+    >>> requests = Requests.from_lists(prompts=[[5, 6, 7, 8, 5]], outputs=[[6, 7, 8, 9, 5]])
+    >>> window = {"method": "ngram", "prompt_lookup_max": 2}
+    >>> logs = replay_ngram_grid(requests, [window | {"num_speculative_tokens": k} for k in (1, 2)])
+    >>> [int(log.counts()["steps"][0]) for log in logs]
+    [3, 2]
+
+    Args:
+        requests: with recorded outputs.
+        configs: vLLM's `speculative_config`, method "ngram" or "ngram_gpu" each.
+        runner: see `replay_recorded`.
+        max_model_len: see `replay_recorded`.
+
+    Returns:
+        One step log per setting, in the order given, equal to `replay_recorded`'s; made as they are asked for.
+
+    Raises:
+        InputError: a setting or a request that recorded replay cannot take, or a setting that is no n-gram lookup.
+    """
+    from replay.recorded.ngram_grid import replay_grid
+
+    full = [effective(config) for config in configs]
+    for config in full:
+        check(config, runner)
+        if config["method"] not in NGRAM:
+            raise InputError(f"a grid of n-gram lookups has no method {config['method']!r}")
+    _check_requests(requests, max_model_len)
+    limit = NO_LIMIT if max_model_len is None else max_model_len
+    return replay_grid(requests, full, runner, Limits(limit, limit))
 
 
 def check(config: Mapping, runner: str = "v1") -> None:
@@ -82,10 +127,10 @@ def check(config: Mapping, runner: str = "v1") -> None:
         InputError: names the setting and why.
     """
     method = config["method"]
-    if method not in METHODS:
-        raise InputError(f"recorded replay has no method {method!r}; it has {', '.join(METHODS)}")
-    if runner != "v1" and method == "ngram":
-        raise InputError(f"runner = {runner!r}: the n-gram rule of that runner is not available yet; use runner = 'v1'")
+    if runner not in ("v1", "v2"):
+        raise InputError(f"runner = {runner!r}: there are v1 and v2")
+    if method not in METHODS and (method, runner) not in PADDED:
+        raise InputError(f"recorded replay has no method {method!r}; it has {', '.join([*METHODS, 'ngram_gpu'])}")
     for (key, value), why in _REFUSED.items():
         given = config.get(key)
         if given is not None and value in (given, any):

@@ -25,7 +25,7 @@ def with_columns(requests, **columns):
     return Requests(requests.prompts, requests.outputs, requests.tails, meta)
 
 
-@pytest.mark.parametrize("module", ["engine", "ngram", "draft_model"])
+@pytest.mark.parametrize("module", ["engine", "ngram", "ngram_padded", "draft_model"])
 def test_the_docstrings_hold(module):
     result = doctest.testmod(import_module(f"replay.recorded.{module}"))
     assert result.attempted and not result.failed
@@ -66,9 +66,11 @@ def test_settings_spelled_out_as_their_default_are_taken():
     assert len(replay_recorded(ONE, config)) == 1
 
 
-def test_the_other_runners_rule():
-    with pytest.raises(InputError, match="not available yet"):
-        replay_recorded(ONE, NGRAM, runner="v2")
+def test_the_runners_rules():
+    seen = {runner: replay_recorded(ONE, NGRAM, runner=runner).counts() for runner in ("v1", "v2")}
+    assert [int(seen[runner]["engine_drafted"][0]) for runner in ("v1", "v2")] == [0, 5]
+    with pytest.raises(InputError, match="runner = 'v3'"):
+        replay_recorded(ONE, NGRAM, runner="v3")
 
 
 def test_a_prompt_without_recorded_output():
