@@ -15,6 +15,10 @@ from schemas.tables import TRACE, TRACE_WITH_TEXT
 _IDS = ("prompt_token_ids", "output_token_ids", "tail_token_ids")
 
 
+OURS = frozenset("token_ids reasoning template text hash_ids_fit new_tokens decoding_steps accepted".split())
+"""What `extra` may hold when names are hashed: what ingest itself put there."""
+
+
 def lengths(g: Generation) -> tuple[int, int | None]:
     """(prompt tokens, output tokens or None for a prompt alone), from the ids or as logged.
 
@@ -35,6 +39,22 @@ def _size(value: object) -> int | None:
     """A length as logged; what is none is as good as not logged."""
     fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ID
     return value if fits else None
+
+
+def kind(g: Generation, output: int | None) -> str:
+    """What a request holds, as it is counted apart."""
+    if output == 0:
+        return "no output tokens (never replayed)"
+    if g.output_token_ids is None:
+        return "lengths only" if output is not None else "prompt only"
+    return "replayable" if g.prompt_token_ids is not None else "output without its prompt"
+
+
+def weight(g: Generation) -> int:
+    """Characters that are to be tokenised, roughly; history is shared between the turns of a session."""
+    texts = [m["content"] for m in g.messages or ()] + [g.prompt_text or "", g.output_text or ""]
+    ids = sum(len(i) for i in (g.prompt_token_ids, g.output_token_ids) if i is not None)
+    return sum(map(len, texts)) + 4 * ids
 
 
 def digest(g: Generation) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.ingest import FORMATS, openai_stream, question_answers
-from pipeline.ingest.columns import digest, hasher, lengths, table
+from pipeline.ingest.columns import OURS, digest, hasher, kind, lengths, table, weight
 from pipeline.ingest.files import Source, sources
 from pipeline.ingest.generation import Generation, RowRefused, shown_name
 from pipeline.ingest.mapping import PLAIN, Mapping
@@ -237,7 +237,7 @@ class _Ingest:
                 self._refuse(source, row, one)
                 continue
             held.append((one, source, row))
-            characters += _size(one)
+            characters += weight(one)
             if len(held) == _BATCH_ROWS or characters >= _BATCH_CHARS:
                 yield from self._flush(held)
                 held, characters = [], 0
@@ -285,9 +285,9 @@ class _Ingest:
         g.arrival = arrival
         g.arrival_offset_us = offset if g.arrival_offset_us is None else g.arrival_offset_us
         if self.hash_key is not None:
-            g.extra = {k: v for k, v in g.extra.items() if k in _OURS}  # a number may be somebody's name
+            g.extra = {k: v for k, v in g.extra.items() if k in OURS}  # a number may be somebody's name
         self.report.notes.update([*g.notes, note] if note else g.notes)
-        self.report.counts[_kind(g, output)] += 1
+        self.report.counts[kind(g, output)] += 1
         for side, ids, logged in (
             ("prompt", g.prompt_token_ids, g.logged_prompt_tokens),
             ("output", g.output_token_ids, g.logged_output_tokens),
@@ -302,24 +302,6 @@ class _Ingest:
         if self.strict:
             raise InputError(f"{source.path}: row {row}: {refused}") from None
         self.report.refused.add(source.label, row, refused)
-
-
-_OURS = frozenset("token_ids reasoning template text hash_ids_fit new_tokens decoding_steps accepted".split())
-
-
-def _size(g: Generation) -> int:
-    """Characters that are to be tokenised, roughly; history is shared between the turns of a session."""
-    texts = [m["content"] for m in g.messages or ()] + [g.prompt_text or "", g.output_text or ""]
-    ids = sum(len(i) for i in (g.prompt_token_ids, g.output_token_ids) if i is not None)
-    return sum(map(len, texts)) + 4 * ids
-
-
-def _kind(g: Generation, output: int | None) -> str:
-    if output == 0:
-        return "no output tokens (never replayed)"
-    if g.output_token_ids is None:
-        return "lengths only" if output is not None else "prompt only"
-    return "replayable" if g.prompt_token_ids is not None else "output without its prompt"
 
 
 def _without(error: InputError, source: Source) -> str:

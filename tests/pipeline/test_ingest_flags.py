@@ -125,8 +125,8 @@ def test_threads_zone_and_compression_change_nothing(tmp_path, model):
     import gzip
 
     rows = [{"session_id": f"s{i}", "messages": SESSION["messages"] * (1 + i % 3), "t": "x" * i} for i in range(40)]
-    rows += [{"prompt_token_ids": [1, -1]}, {"prompt": "p", "output": "o", "timestamp": "2026-01-01 10:00:00"}]
-    plain = jsonl(tmp_path / "a" / "r.jsonl", rows)
+    others = [{"prompt_token_ids": [1, -1]}, {"prompt": "p", "output": "o", "timestamp": "2026-01-01 10:00:00"}]
+    plain = jsonl(tmp_path / "a" / "r.jsonl", [*rows, *others])
     squeezed = tmp_path / "b" / "r.jsonl"
     squeezed.parent.mkdir()
     squeezed.write_bytes(gzip.compress(plain.read_bytes()))

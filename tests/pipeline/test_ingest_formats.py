@@ -485,7 +485,8 @@ def test_the_row_that_the_docs_recommend(tmp_path):
     from pipeline import ingest
 
     docs = (Path(ingest.__file__).parent / "RECORDING.md").read_text("utf-8")
-    row = json.loads(re.search(r"leaves nothing open.*?```json\n(.*?)```", docs, re.DOTALL)[1])
+    (example,) = re.findall(r"leaves nothing open.*?```json\n(.*?)```", docs, re.DOTALL)
+    row = json.loads(example)
     (kept,), report = rows_of(jsonl(tmp_path / "r.jsonl", [row]), house=tmp_path / "h")
     taken = {k: kept[k] for k in row if k not in ("arrival", "sampling")}
     assert taken == {k: v for k, v in row.items() if k in taken} and len(taken) == 9
