@@ -65,6 +65,7 @@ def kill_at_operations(root: Path, whole: dict) -> None:
             kind = seen.read_text()
             kills[f"{when} {kind}"] += 1
             check(here, whole, f"{when} operation {at} ({kind})")
+    kills["data files"] = sum("/run=" in name and name.endswith(".parquet") for name in whole)
     print(json.dumps(kills))
 
 
