@@ -19,22 +19,28 @@ import numpy as np
 from numba import njit
 
 Tree = namedtuple("Tree", "node group table root ids act size")
-"""node uint32 (n, 8), row 0 the root, fields below; group uint32 (n, 2), first and last of the siblings with one count;
+"""Arrays of a tree:
+
+node uint32 (n, 8), row 0 the root, fields below; group uint32 (n, 2), first and last of the siblings with one count;
 table int64 (slots, 2), (parent << 32 | token) -> (epoch << 32 | child), for parents with two or more children;
 root int64 (tokens,), token -> (epoch << 32 | child), ids beyond it are kept in `table`; ids int32, ring of tokens, -1
-behind each sequence, the growing one included; act uint32 (depth + 1,), node of the last m tokens; size int64, see below."""
+behind each sequence, the growing one included; act uint32 (depth + 1,), node of the last m tokens; size int64 (14,).
+"""
 
-TOKEN, COUNT, HEAD, TAIL, PREV, NEXT, GROUP, REF = range(8)  # 0 = no node or group; REF above POSITION = not a lazy leaf
-ROOT = 0
+TOKEN, COUNT, HEAD, TAIL, PREV, NEXT, GROUP, REF = range(8)
+"""Fields of `node`: first and last child, siblings, group (0 = none); REF, where a lazy leaf goes on, else NOT_LAZY."""
+
 NODES, FREE_NODE, GROUPS, FREE_GROUP, ENTRIES, FIRST, END, LONGEST, CACHED, PRUNED = range(10)
 MASK, SMALLEST_MASK, TABLE_EPOCH, ROOT_EPOCH = range(10, 14)
-"""Fields of `size`. FIRST and END: live part of the ring, as positions that only rise. LONGEST: the longest suffix of
-the growing sequence that occurs twice, so that `act[:LONGEST + 1]` are its nodes. CACHED: sequences held. PRUNED: 1 if suffixes were left out."""
+"""Fields of `size`. FIRST and END: live part of the ring, as positions that only rise. LONGEST: longest suffix of the
+growing sequence that occurs twice, so that `act[:LONGEST + 1]` are its nodes. CACHED: sequences held. PRUNED: 1 if
+suffixes were left out."""
 
-_DIRECT = 1 << 18  # ids looked up without hashing: any real vocabulary
-_LOW = 0xFFFFFFFF
+ROOT = 0
 NOT_LAZY = 0xFFFFFFFF
 POSITION = 0x7FFFFFFF  # REF keeps the low bits of a position: enough for the ring, whose length is a power of two
+_LOW = 0xFFFFFFFF
+_DIRECT = 1 << 18  # ids looked up without hashing: any real vocabulary
 
 borrowing = njit(_nrt=False)
 """For functions that allocate nothing: counting references to the caller's arrays would cost more than their work."""
@@ -170,7 +176,8 @@ def _remember(table, size, key, child):
 
 
 @borrowing
-def _forget(table, size, key):
+def forget(table, size, key):
+    """Take a key out; nothing happens if it is not there."""
     mask, epoch = size[MASK], size[TABLE_EPOCH]
     hole = _find(table, size, key)
     if table[hole, 1] >> 32 != epoch:
@@ -223,14 +230,15 @@ def _new_group(tree, first, last):
 
 
 @inlined
-def _free_group(tree, g):
+def free_group(tree, g):
+    """Give a group's place back; 0 is none."""
     if g:
         tree.group[g, 0] = tree.size[FREE_GROUP]
         tree.size[FREE_GROUP] = g
 
 
 @inlined
-def _leave_group(tree, n):
+def leave_group(tree, n):
     """Take a node out of its group; returns the group if it is now empty, else 0."""
     node, group = tree.node, tree.group
     g = np.int64(node[n, GROUP])
@@ -244,7 +252,8 @@ def _leave_group(tree, n):
 
 
 @inlined
-def _unlink(tree, parent, n):
+def unlink(tree, parent, n):
+    """Take a node out of the list of siblings."""
     node = tree.node
     before, after = node[n, PREV], node[n, NEXT]
     if before:
@@ -273,8 +282,8 @@ def _link(tree, parent, n, before, after):
 
 
 @inlined
-def _increment(tree, parent, n):
-    """One more: behind the siblings that already have the new count, or, from the first place of its own, before them."""
+def increment(tree, parent, n):
+    """One more: behind the siblings that have the new count already; before them if it was the first of its own."""
     node, group = tree.node, tree.group
     count, before = node[n, COUNT], np.int64(node[n, PREV])
     node[n, COUNT] = count + 1
@@ -282,8 +291,8 @@ def _increment(tree, parent, n):
         return
     if before and node[before, COUNT] == count:
         first = np.int64(group[node[n, GROUP], 0])
-        _leave_group(tree, n)
-        _unlink(tree, parent, n)
+        leave_group(tree, n)
+        unlink(tree, parent, n)
         before = np.int64(node[first, PREV])
         _link(tree, parent, n, before, first)
         if before and node[before, COUNT] == count + 1:
@@ -292,19 +301,19 @@ def _increment(tree, parent, n):
         else:
             node[n, GROUP] = _new_group(tree, n, n)
     elif before and node[before, COUNT] == count + 1:
-        _free_group(tree, _leave_group(tree, n))
+        free_group(tree, leave_group(tree, n))
         g = node[before, GROUP]
         first = np.int64(group[g, 0])
-        _unlink(tree, parent, n)
+        unlink(tree, parent, n)
         _link(tree, parent, n, node[first, PREV], first)
         node[n, GROUP] = g
         group[g, 0] = n
-    elif _leave_group(tree, n) == 0:
+    elif leave_group(tree, n) == 0:
         node[n, GROUP] = _new_group(tree, n, n)
 
 
 @borrowing
-def _decrement(tree, parent, n):
+def decrement(tree, parent, n):
     """One less: behind all siblings of its old count, before those of the new one."""
     node, group = tree.node, tree.group
     count = node[n, COUNT]
@@ -312,13 +321,13 @@ def _decrement(tree, parent, n):
     if parent == ROOT or (node[n, PREV] == 0 and node[n, NEXT] == 0):
         return
     last = np.int64(group[node[n, GROUP], 1])
-    empty = _leave_group(tree, n)
+    empty = leave_group(tree, n)
     after = np.int64(node[last, NEXT])
     if last != n:
-        _unlink(tree, parent, n)
+        unlink(tree, parent, n)
         _link(tree, parent, n, last, after)
     if after and node[after, COUNT] == count - 1:
-        _free_group(tree, empty)
+        free_group(tree, empty)
         node[n, GROUP] = node[after, GROUP]
         group[node[after, GROUP], 0] = n
     elif empty == 0:
@@ -326,7 +335,7 @@ def _decrement(tree, parent, n):
 
 
 @inlined
-def _add_leaf(tree, parent, token, ref):
+def add_leaf(tree, parent, token, ref):
     """A new child that occurred once and goes on at `ref`; last of its siblings."""
     node, size = tree.node, tree.size
     n = size[FREE_NODE]
@@ -358,146 +367,3 @@ def _add_leaf(tree, parent, token, ref):
         tree.group[node[n, GROUP], 1] = n
     else:
         node[n, GROUP] = _new_group(tree, n, n)
-
-
-# Putting sequences in and taking them out.
-
-
-@inlined
-def _enter(tree, parent, n, depth):
-    """One more suffix goes through node n, which lies `depth` tokens deep."""
-    node, ids = tree.node, tree.ids
-    _increment(tree, parent, n)
-    at = node[n, REF]
-    if at <= POSITION:
-        node[n, REF] = NOT_LAZY
-        token = ids[at & (len(ids) - 1)]
-        if token >= 0 and depth < len(tree.act) - 1:
-            _add_leaf(tree, n, token, at + 1)
-
-
-@borrowing
-def open_sequence(tree):
-    """Start a sequence; needs room (`short_of_room`)."""
-    size = tree.size
-    size[CACHED] += 1
-    size[LONGEST] = 0
-    tree.ids[size[END] & (len(tree.ids) - 1)] = -1
-
-
-@borrowing
-def close_sequence(tree):
-    """End the growing sequence: the -1 behind it stays."""
-    tree.size[END] += 1
-
-
-@borrowing
-def append(tree, token):
-    """Lengthen the growing sequence by a token: every suffix of up to `depth` tokens goes one node deeper.
-
-    A suffix at a lazy leaf lengthens by itself and stays there, as do all longer ones.
-    """
-    size, act, mask = tree.size, tree.act, len(tree.ids) - 1
-    tree.ids[size[END] & mask] = token
-    size[END] += 1
-    tree.ids[size[END] & mask] = -1
-    longest = -1
-    for m in range(size[LONGEST], -1, -1):
-        parent = np.int64(act[m])
-        child = child_of(tree, parent, token)
-        if child == 0:
-            _add_leaf(tree, parent, token, size[END])
-            continue
-        _enter(tree, parent, child, m + 1)
-        act[m + 1] = child
-        longest = max(longest, m)
-    size[LONGEST] = min(longest + 1, len(act) - 2)
-
-
-@borrowing
-def feed(tree, record, at, stop):
-    """Append `record[at:stop]`, or as much of it as there is room for; returns where it stopped."""
-    while at < stop and not short_of_room(tree):
-        append(tree, record[at])
-        at += 1
-    return at
-
-
-@borrowing
-def buffer(tree, record, tokens):
-    """Write the first tokens of an empty growing sequence to the ring without any suffix; it must be long enough."""
-    for at in range(tokens):
-        tree.ids[at] = record[at]
-    tree.ids[tokens] = -1
-    tree.size[END] = tokens
-    tree.size[PRUNED] = 1
-
-
-@borrowing
-def insert_suffix(tree, start, deep):
-    """Put in the suffix of the buffered sequence that begins at `start`, down to `deep` tokens.
-
-    Suffix after suffix gives the same tree as token after token: both come to a node's children in the order of their
-    positions. The last `depth` - 1 suffixes must all be put in, the longest first: they are what `append` lengthens.
-    """
-    ids, act, end = tree.ids, tree.act, tree.size[END]
-    parent = ROOT
-    for d in range(min(deep, end - start)):
-        token = ids[start + d]
-        child = child_of(tree, parent, token)
-        if child == 0:
-            _add_leaf(tree, parent, token, start + d + 1)
-            return
-        _enter(tree, parent, child, d + 1)
-        parent = child
-    if end - start < len(act) - 1:
-        act[end - start] = parent
-        tree.size[LONGEST] = max(tree.size[LONGEST], end - start)
-
-
-@borrowing
-def _remove(tree, parent, n):
-    """Take out a node that occurred once, with the chain below it."""
-    node, size = tree.node, tree.size
-    if parent == ROOT:
-        token = node[n, TOKEN]
-        if token < len(tree.root):
-            tree.root[token] = 0
-        else:
-            _forget(tree.table, size, np.int64(token))
-    else:
-        if node[n, GROUP]:
-            _free_group(tree, _leave_group(tree, n))
-        _unlink(tree, parent, n)
-        _forget(tree.table, size, parent << 32 | np.int64(node[n, TOKEN]))
-    while n:
-        below = np.int64(node[n, HEAD])
-        if below:
-            if node[below, GROUP]:
-                _free_group(tree, node[below, GROUP])
-            _forget(tree.table, size, n << 32 | np.int64(node[below, TOKEN]))
-        node[n, NEXT] = size[FREE_NODE]
-        size[FREE_NODE] = n
-        n = below
-
-
-@borrowing
-def evict(tree):
-    """Take the oldest sequence out again; none may be growing."""
-    ids, node, size, mask = tree.ids, tree.node, tree.size, len(tree.ids) - 1
-    start = size[FIRST]
-    while ids[start & mask] >= 0:
-        parent, at = ROOT, start
-        while ids[at & mask] >= 0 and at - start < len(tree.act) - 1:
-            child = child_of(tree, parent, ids[at & mask])
-            if child == 0:
-                break
-            if node[child, COUNT] == 1:
-                _remove(tree, parent, child)
-                break
-            _decrement(tree, parent, child)
-            parent = child
-            at += 1
-        start += 1
-    size[FIRST] = start + 1
-    size[CACHED] -= 1
