@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.plan import Unit
+from pipeline.rollups import rollups
 from pipeline.warehouse import Warehouse
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
@@ -55,7 +56,7 @@ def perform(job: Job, progress: Progress) -> dict[str, Any]:
     requests = Requests.from_table(warehouse.read_trace(job.trace, _COLUMNS, job.unit.rows))
     work = _live if job.config.engine.kind == "vllm" else _recorded
     tables, facts = work(job, requests, progress)
-    if warehouse.commit_shard(job.run, job.unit.shard, tables, facts):
+    if warehouse.commit_shard(job.run, job.unit.shard, tables | rollups(tables), facts):
         return facts
     return warehouse.committed(job.run)[job.unit.shard]["facts"]
 

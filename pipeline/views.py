@@ -1,7 +1,7 @@
 """Opens the SQL views over the committed files of a warehouse, read-only, in DuckDB without a database file.
 
-Knows how a file becomes a relation (`files.<table>`, typed, with the run taken from the path as text); what a view
-means stands in `sql/NN_name.sql`. Computes no number itself.
+Knows how a file becomes a relation (`files.<table>`, typed, with the run taken from the path as text) and which shards
+have rollups; what a view means stands in `sql/NN_name.sql`. Computes no number itself.
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.warehouse import Warehouse
 from schemas.errors import InputError
 from schemas.speculative import proposer_key
-from schemas.tables import RUN_TABLES
+from schemas.tables import ROLLUPS, RUN_TABLES
 
 Connection = duckdb.DuckDBPyConnection
 """What `connect` gives; other modules need no duckdb of their own."""
@@ -25,6 +25,8 @@ _SQL_TYPES = {
     pa.int16(): "SMALLINT",
     pa.int32(): "INTEGER",
     pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.date32(): "DATE",
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
 }
 # The whole name between `run=` and the next slash, as written: hive partitioning would decode % and guess types.
@@ -45,8 +47,9 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connecti
     """
     con = duckdb.connect(":memory:")
     try:
-        con.execute(init_sql(warehouse, runs))
-        allowed = [path for table in RUN_TABLES for path in warehouse.files(table, runs)]
+        shards = warehouse.shards(runs)
+        con.execute(_statements(warehouse, runs, shards))
+        allowed = [path for shard in shards for path in shard.values()]
         con.execute(f"SET allowed_paths = [{', '.join(map(_quoted, allowed))}]")
         con.execute("SET enable_external_access = false")
         con.execute("SET lock_configuration = true")
@@ -79,8 +82,28 @@ def init_sql(warehouse: Warehouse, runs: Sequence[str] | None = None) -> str:
 
     The paths in them are absolute; files committed later are not seen.
     """
-    parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;"]
-    parts += [_file_view(name, schema, warehouse.files(name, runs)) for name, schema in RUN_TABLES.items()]
+    return _statements(warehouse, runs, warehouse.shards(runs))
+
+
+def rollup_sql(name: str) -> str:
+    """The SELECT that makes a rollup of `raw.decode_steps` and `raw.requests`; its columns: `run`, then the schema's.
+
+    Args:
+        name: one of `schemas.tables.ROLLUPS`.
+    """
+    return (package_files("pipeline.sql") / f"{name}.sql").read_text("utf-8").strip()
+
+
+def _statements(warehouse: Warehouse, runs: Sequence[str] | None, shards: Sequence[dict[str, str]]) -> str:
+    plain = [name for name in RUN_TABLES if name not in ROLLUPS]
+    without = [shard for shard in shards if "rollup_groups" not in shard]
+    parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;", "CREATE SCHEMA raw;"]
+    parts += [_view(f"files.{name}", _select(name, shards)) for name in plain]
+    parts += [_view(f"raw.{name}", _select(name, without)) for name in plain]
+    for name in ROLLUPS:
+        # a shard that was committed without rollups is summed up when it is asked for
+        made = [f"({rollup_sql(name)})"] if without else []
+        parts.append(_view(f"files.{name}", "\nUNION ALL BY NAME\n".join([_select(name, shards), *made])))
     parts += [_runs_table(warehouse, runs), _baseline_keys()]
     folder = package_files("pipeline.sql")
     parts += [
@@ -91,19 +114,22 @@ def init_sql(warehouse: Warehouse, runs: Sequence[str] | None = None) -> str:
     return "\n".join(part.strip() for part in parts) + "\n"
 
 
-def _file_view(name: str, schema: pa.Schema, paths: Sequence[str]) -> str:
-    """A relation with the schema's columns and `run`; empty and typed where no file is committed yet."""
+def _view(name: str, select: str) -> str:
+    return f"CREATE VIEW {name} AS {select};"
+
+
+def _select(name: str, shards: Sequence[dict[str, str]]) -> str:
+    """The rows of a run table, with the schema's columns and `run`; none, typed, where no file is committed yet."""
+    schema, paths = RUN_TABLES[name], [shard[name] for shard in shards if name in shard]
     if paths:
         columns = ", ".join(f'"{field.name}"' for field in schema)
         listed = ",\n    ".join(map(_quoted, paths))
-        source = (
+        return (
             f"SELECT {_RUN_OF_PATH} AS run, {columns}\n"
             f"FROM read_parquet([\n    {listed}\n], filename = true, hive_partitioning = false)"
         )
-    else:
-        columns = ", ".join(f'NULL::{_SQL_TYPES[field.type]} AS "{field.name}"' for field in schema)
-        source = f"SELECT NULL::VARCHAR AS run, {columns} WHERE false"
-    return f"CREATE VIEW files.{name} AS {source};"
+    columns = ", ".join(f'NULL::{_SQL_TYPES[field.type]} AS "{field.name}"' for field in schema)
+    return f"SELECT NULL::VARCHAR AS run, {columns} WHERE false"
 
 
 def _runs_table(warehouse: Warehouse, runs: Sequence[str] | None) -> str:

@@ -21,12 +21,14 @@ import pyarrow.compute as pc
 from pipeline import commit, tracefiles
 from pipeline.tracefiles import TraceInfo
 from schemas.errors import EnvironmentProblem, InputError, LockedError
-from schemas.tables import RUN_TABLES, SCHEMA_VERSION
+from schemas.tables import ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
 
 _ORDER = {  # requests first: decode steps follow their order
     "requests": ("proposer", "concurrency", "workload", "session_id", "request"),
     "decode_steps": ("proposer", "concurrency", "request", "step"),
     "engine_steps": ("proposer", "concurrency", "engine_step"),
+    "rollup_steps": tuple(ROLLUP_STEPS.names),
+    "rollup_groups": ("proposer", "concurrency", "scope", "workload", "tenant"),
 }
 _DELTA = {"request", "step", "engine_step"}
 _GROUP_ROWS = 1 << 20
@@ -122,19 +124,23 @@ class Warehouse:
         A finished run is read through its done.json alone, an unfinished one through its commit objects.
 
         Args:
-            table: decode_steps, requests or engine_steps.
+            table: a name in `schemas.tables.RUN_TABLES`.
             runs: names; None = all.
         """
+        return [shard[table] for shard in self.shards(runs) if table in shard]
+
+    def shards(self, runs: Sequence[str] | None = None) -> list[dict[str, str]]:
+        """The committed shards in order of run and shard, each as {run table: path}; read as `files` says."""
         self._must_exist()
         if runs is None:
             folders = [*self.root.glob("runs/*/"), *self.root.glob("_commits/run=*/")]
             runs = sorted({folder.name.removeprefix("run=") for folder in folders})
-        paths = []
+        found = []
         for run in runs:
             done = commit.read_json(self.root / "runs" / run / "done.json")
             shards = done["shards"] if done else self.committed(run)
-            paths += [file["path"] for shard in shards.values() for file in shard["files"] if file["table"] == table]
-        return [str(self.root / path) for path in paths]
+            found += [{f["table"]: str(self.root / f["path"]) for f in shard["files"]} for shard in shards.values()]
+        return found
 
     # Runs
 

@@ -139,5 +139,51 @@ ENGINE_STEPS = _table(
     draft_us=_must(pa.int32(), "proposing the next candidates"),
 )
 
-RUN_TABLES = {"decode_steps": DECODE_STEPS, "requests": REQUESTS, "engine_steps": ENGINE_STEPS}
+_GROUP = dict(
+    workload=_must(_name, "as in the trace; (none) where it names none"),
+    tenant=_must(_name, "as in the trace; (none) where it names none"),
+)
+
+ROLLUP_STEPS = _table(
+    **_UNIT,
+    day=_may(pa.date32(), "of the request's arrival, UTC; NULL where only its order is known"),
+    **_GROUP,
+    bucket=_must(pa.int16(), "0 to 199, by a fixed hash of the session, else the request: whole sessions, to resample"),
+    drafted=_must(pa.int16(), "candidates per step, filler included"),
+    filler=_must(pa.int16(), "placeholder candidates among them"),
+    accepted=_must(pa.int16(), "candidates accepted, filler included"),
+    miss_reason=_may(_name, "why nothing but filler was proposed"),
+    steps=_must(pa.int64(), "verified decode steps like that"),
+)
+
+_RATIOS = "coverage acceptance_rate mean_acceptance_length tokens_per_step".split()
+_SUMS = (
+    "requests empty_outputs prompt_tokens output_tokens steps rounds drafted accepted emitted overrun "
+    "engine_rounds engine_drafted engine_accepted unverified prefill_filler"
+).split()
+_MOMENTS = "S2 S3 S4 S5 R2 R3 R4 R5 D2 D3 D4 D5 CC EE RS CD CR ES".split()
+
+ROLLUP_GROUPS = _table(
+    **_UNIT,
+    proposer_key=_must(_name, "hash of the proposer's effective settings"),
+    scope=_must(_name, "how requests are grouped: all, workload, tenant, workload and tenant"),
+    workload=_may(_name, "NULL where the scope does not group by it"),
+    tenant=_may(_name, "NULL where the scope does not group by it"),
+    **{name: _must(pa.int64(), "sum over the requests; requests themselves are counted") for name in _SUMS},
+    **{
+        name: made
+        for ratio in _RATIOS
+        for name, made in (
+            (f"{ratio}_sum", _may(pa.float64(), "sum of the requests' own, where defined; NULL where it nowhere is")),
+            (f"{ratio}_n", _must(pa.int64(), "requests where it is defined")),
+        )
+    },
+    sessions=_must(pa.int64(), "sessions; a request without one is its own"),
+    **{name: _must(pa.float64(), "sum over sessions of that product of steps S, R, D, C, E") for name in _MOMENTS},
+)
+
+ROLLUPS = {"rollup_steps": ROLLUP_STEPS, "rollup_groups": ROLLUP_GROUPS}
+"""What is summed up with each shard, by folder name; made of its other tables, and never needed: they say the same."""
+
+RUN_TABLES = {"decode_steps": DECODE_STEPS, "requests": REQUESTS, "engine_steps": ENGINE_STEPS, **ROLLUPS}
 """The tables a run's shard may hold, by folder name."""

@@ -11,11 +11,14 @@ ROOMS = ["schemas", "replay", "pipeline", "dashboards"]
 # library: prefixes of the modules that may import it.
 HEAVY = {
     "vllm": ["replay/live/"],
-    "torch": ["replay/live/", "replay/recorded/draft_model.py"],
-    "transformers": ["replay/recorded/draft_model.py", "pipeline/ingest/tokenise.py"],
+    "torch": [
+        "replay/live/",
+        *(f"replay/recorded/{name}.py" for name in ("draft_model", "draft_forward", "parallel_draft")),
+    ],
+    "transformers": ["replay/recorded/draft_model.py", "replay/recorded/vocabulary.py", "pipeline/ingest/tokenise.py"],
     "arctic_inference": ["replay/recorded/suffix.py"],
     "numba": ["replay/recorded/"],
-    "duckdb": ["pipeline/views.py"],
+    "duckdb": ["pipeline/views.py", "pipeline/rollups.py"],
     "streamlit": ["dashboards/"],
     "obstore": ["pipeline/"],
     "ray": [],

@@ -6,14 +6,12 @@
 -- steps                decode steps like that
 CREATE VIEW step_histogram AS
 SELECT
-    steps.run,
-    steps.proposer,
-    requests.workload,
-    steps.drafted - steps.filler AS drafted,
-    least(steps.accepted, steps.drafted - steps.filler) AS accepted,
-    steps.miss_reason,
-    count(*)::bigint AS steps
-FROM files.decode_steps AS steps
-LEFT JOIN files.requests AS requests USING (run, proposer, concurrency, request)
-WHERE steps.accepted IS NOT NULL
+    run,
+    proposer,
+    workload,
+    drafted - filler AS drafted,
+    least(accepted, drafted - filler) AS accepted,
+    miss_reason,
+    sum(steps)::bigint AS steps
+FROM files.rollup_steps
 GROUP BY ALL;

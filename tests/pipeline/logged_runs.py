@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pipeline.rollups import rollups
 from replay.steps import NOT_VERIFIED, StepLog
 from schemas.speculative import proposer_key
 from schemas.tables import ENGINE_STEPS, MISS_REASONS, REQUESTS
@@ -120,13 +121,17 @@ def _iteration(rng: random.Random, name: str) -> dict:
     }
 
 
-def commit(warehouse, name: str, run: Run, finished: bool = True) -> None:
-    """Write a run the way a replay does: its plan, one shard per proposer, then what came of it."""
+def commit(warehouse, name: str, run: Run, finished: bool = True, rolled: bool = True) -> None:
+    """Write a run the way a replay does: its plan, one shard per proposer, then what came of it.
+
+    `rolled` False = without rollups, as older warehouses are.
+    """
     kind = "vllm" if run.iterations else "recorded"
     plan = {"trace": {"name": "demo"}, "engine": {"kind": kind, "runner": "v1"}, "label": kind}
     warehouse.write_plan(name, plan)
     for number, (proposer, requests) in enumerate(run.requests.items()):
-        warehouse.commit_shard(name, f"{number:04d}", tables(run, proposer, requests))
+        made = tables(run, proposer, requests)
+        warehouse.commit_shard(name, f"{number:04d}", made | (rollups(made) if rolled else {}))
     if finished:
         shards = warehouse.committed(name)
         done = {"status": "complete", "reconciled": True, "proposers": run.kv_cache, "shards": shards}

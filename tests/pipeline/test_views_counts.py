@@ -13,11 +13,12 @@ RUNS = {"007": random_run(7), "2A1": random_run(8, live=True), "e-3": random_run
 RATIOS = ("coverage", "acceptance_rate", "mean_acceptance_length", "tokens_per_step")
 
 
-@pytest.fixture(scope="module")
-def con(tmp_path_factory):
+@pytest.fixture(scope="module", params=["rollups", "no rollups", "some rollups"])
+def con(request, tmp_path_factory):
+    """The same runs, summed up when they were written, when they are read, or one way or the other per run."""
     warehouse = Warehouse(tmp_path_factory.mktemp("house"))
-    for name, run in RUNS.items():
-        commit(warehouse, name, run)
+    for number, (name, run) in enumerate(RUNS.items()):
+        commit(warehouse, name, run, rolled={"rollups": True, "no rollups": False}.get(request.param, number % 2 == 0))
     return connect(warehouse)
 
 
