@@ -1,67 +1,133 @@
-"""A greedy draft model along recorded ids: one teacher-forced forward per sequence instead of one per candidate.
+"""A greedy draft model along recorded ids: its settings and limits, and forwards shared between settings.
 
-As long as candidates are accepted, the draft's own context *is* the recorded text. At a history of h tokens candidate
-i (from 0) is the argmax of the logits at position h - 1 + i, read after `ids[: h + i]`; it is accepted if it and all
-before it equal `ids[h + i]`. So with `agrees[p] = (argmax at p - 1 == ids[p])` the accepted length at h is the run of
-agreement that starts at p = h, cut at k, for every h and k at once.
-
-The draft runs in float32. Where its two best tokens are nearly tied, another dtype or kernel can choose the other one.
-Knows nothing of drafts that sample, map vocabularies or draft in parallel: `engine.check` refuses them.
+Three kinds: one that reads its own candidates (`draft_forward`), one that reads mask tokens in their place
+(`parallel_draft`), and either of them with a vocabulary of its own (`vocabulary`). Knows nothing of drafts that
+sample: `engine.check` refuses them.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from replay.recorded.draft_forward import Draft, agreement_runs
+from replay.recorded.parallel_draft import mask_token, parallel_runs
+from replay.recorded.vocabulary import between
 from replay.recorded.walk import NO_LIMIT, PROPOSED, Limits, Progress, Sequence, walk
 from replay.requests import Requests
 from replay.steps import StepLog
 from schemas.errors import EnvironmentProblem, InputError
+from schemas.models import fingerprint
 
-BATCH_TOKENS = 8192
-"""Tokens of one forward, padding included; a longer sequence is a batch of its own."""
+DTYPES = ("float32", "bfloat16")
 
-HEAD_ROWS = 1024
-"""Positions whose logits exist at once (times the vocabulary: 600 MB at 150,000 ids in float32)."""
+Look = Callable[[Sequence, int], tuple[int, int, int]]
+"""See `walk.walk`."""
+
+_KEPT_BYTES = 1 << 26
+_kept: OrderedDict[bytes, list[np.ndarray]] = OrderedDict()
+"""Runs of agreement of the last replays, two bytes per output token: another k over the same requests reads nothing."""
 
 
-def replay_draft_model(requests: Requests, config: dict, limits: Limits, progress: Progress | None) -> StepLog:
-    """Replay with a greedy draft model.
+def replay_draft_model(
+    requests: Requests,
+    config: dict,
+    limits: Limits,
+    progress: Progress | None,
+    dtype: str = "float32",
+    target: str | None = None,
+) -> StepLog:
+    """Replay with a greedy draft model. Replays that differ in num_speculative_tokens alone share one forward.
 
     Args:
         requests: with recorded outputs.
         config: effective `speculative_config`; `model` is a folder, or a hub name in the local cache.
         limits: see `walk.Limits`; the draft's own maximal length narrows `drafter`.
         progress: told of each request whose forward is done.
+        dtype: what the draft computes in: "float32" or "bfloat16". vLLM takes the target's.
+        target: folder of the target, whose tokenizer `use_heterogeneous_vocab` needs.
 
     Raises:
         EnvironmentProblem: torch or transformers is not installed.
         InputError: no such model, an id beyond its vocabulary, or a max_model_len beyond its own.
     """
-    model = load(config["model"])
-    limits = Limits(limits.model, min(limits.drafter, _own_limit(model.config, config)))
-    _check_vocabulary(requests, model, config["model"])
-    runs = agreement_runs(model, requests, limits.drafter, progress)
+    look, limits = draft_look(requests, config, limits, progress, dtype, target)
+    return walk(requests, config["num_speculative_tokens"], limits, look)
+
+
+def draft_look(
+    requests: Requests, config: dict, limits: Limits, progress: Progress | None, dtype: str, target: str | None
+) -> tuple[Look, Limits]:
+    """The proposer as `walk` asks it, and the limits narrowed by the draft's own; arguments as above."""
+    name, k = config["model"], config["num_speculative_tokens"]
+    model = load(name, dtype)
+    own = _own_limit(model.config, config)
+    foreign = config.get("use_heterogeneous_vocab")
+    vocabulary = between(str(target), name) if foreign else None
+    size = model.get_input_embeddings().num_embeddings if vocabulary is None else len(vocabulary.to_draft)
+    _check_ids(requests, size, str(target) if foreign else name)
+    draft = Draft(model, vocabulary)
+    what = [fingerprint(name), dtype, foreign and fingerprint(str(target))]
+    if config.get("parallel_drafting"):
+        mask = mask_token(model.config, name)
+        # A limit cuts these runs where masks would stand past it, so it belongs to them; so does k.
+        reach = min(limits.drafter, own)
+        runs = _shared(
+            [*what, k, reach], requests, progress, lambda: parallel_runs(draft, mask, k, requests, reach, progress)
+        )
+    else:
+        reach = _own_limit(model.config, {"model": name})
+        runs = _shared([*what, reach], requests, progress, lambda: agreement_runs(draft, requests, reach, progress))
 
     def look(sequence: Sequence, history: int) -> tuple[int, int, int]:
         run = runs[sequence.index]
         at = history - sequence.start - 1
         return k, int(run[at]) if at < len(run) else 0, PROPOSED
 
-    k = config["num_speculative_tokens"]
-    return walk(requests, k, limits, look)
+    return look, Limits(limits.model, min(limits.drafter, own))
 
 
-def load(name: str) -> Any:
-    """The draft as a transformers causal LM in float32, on the GPU if there is one; nothing is downloaded.
+def _shared(
+    what: list, requests: Requests, progress: Progress | None, make: Callable[[], list[np.ndarray]]
+) -> list[np.ndarray]:
+    """The runs that `make` gives, or those it gave before for the same draft and ids."""
+    digest = hashlib.blake2b(repr(what).encode())
+    for tokens in (requests.prompts, requests.outputs, requests.tails):
+        digest.update(np.ascontiguousarray(tokens.offsets).data)
+        digest.update(np.ascontiguousarray(tokens.flat).data)
+    key = digest.digest()
+    if key not in _kept:
+        _kept[key] = make()
+    elif progress is not None:
+        progress(len(requests))
+    _kept.move_to_end(key)
+    runs = _kept[key]
+    while sum(run.nbytes for held in _kept.values() for run in held) > _KEPT_BYTES:
+        _kept.popitem(last=False)
+    return runs
+
+
+def load(name: str, dtype: str = "float32") -> Any:
+    """The draft as a transformers causal LM, on the GPU if there is one; nothing is downloaded.
+
+    The last model loaded is kept.
 
     Raises:
         EnvironmentProblem: torch or transformers is not installed.
-        InputError: `name` is no model folder and no cached hub name.
+        InputError: `name` is no model folder and no cached hub name, or `dtype` is none of DTYPES.
     """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype = {dtype!r}: a recorded draft model runs in {' or '.join(DTYPES)}")
+    return _load(name, dtype, fingerprint(name))
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, dtype: str, files: str) -> Any:
     try:
         import torch
         from transformers import AutoModelForCausalLM
@@ -75,7 +141,7 @@ def load(name: str) -> Any:
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # progress is told in requests, by the caller's bar
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), local_files_only=True)
     except (OSError, ValueError) as error:
         there = "cannot be loaded" if Path(name).is_dir() else "is neither a model folder nor a hub name in the cache"
         raise InputError(f"model = {name!r} {there} ({str(error).splitlines()[0]})") from None
@@ -87,71 +153,7 @@ def load(name: str) -> Any:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def agreement_runs(model: Any, requests: Requests, limit: int, progress: Progress | None = None) -> list[np.ndarray]:
-    """For each request, how many recorded tokens in a row the draft's argmax equals.
-
-    Returns:
-        One int64 array per request: entry j counts from position prompt + 1 + j of prompt + output + tail on. It ends
-        with the record or with position `limit`, whichever comes first; it is empty below two output tokens.
-    """
-    runs = [np.zeros(0, np.int64) for _ in range(len(requests))]
-    sequences = [Sequence(requests, i) for i in range(len(requests))]
-    walked = [s for s in sequences if s.end - s.start >= 2 and s.start < limit]
-    if progress is not None and len(walked) < len(sequences):
-        progress(len(sequences) - len(walked))
-    for batch in _batches(walked):
-        for sequence, agrees in zip(batch, _forward(model, batch, limit), strict=True):
-            runs[sequence.index] = _run_lengths(agrees)
-        if progress is not None:
-            progress(len(batch))
-    return runs
-
-
-def _batches(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
-    batch: list[Sequence] = []
-    for sequence in sorted(sequences, key=lambda s: len(s.ids)):  # like lengths together: little padding
-        if batch and (len(batch) + 1) * len(sequence.ids) > BATCH_TOKENS:
-            yield batch
-            batch = []
-        batch.append(sequence)
-    if batch:
-        yield batch
-
-
-def _forward(model: Any, batch: list[Sequence], limit: int) -> list[np.ndarray]:
-    """Per sequence whether argmax agrees with the record, at positions prompt + 1 up to its end or `limit`."""
-    import torch
-
-    device = model.device
-    ends = [min(len(s.ids) - 1, limit) for s in batch]  # the last id is compared, never read
-    rows = torch.zeros(len(batch), max(ends), dtype=torch.long)
-    for row, sequence, end in zip(rows, batch, ends, strict=True):
-        row[:end] = torch.from_numpy(sequence.ids[:end].astype(np.int64))
-    with torch.inference_mode():
-        # Padding stands on the right, where causal attention keeps it from what is read. The head runs on output
-        # positions only: prompts are long and logits are wide.
-        hidden = model.base_model(rows.to(device), use_cache=False).last_hidden_state
-        read = torch.cat([h[s.start : end] for h, s, end in zip(hidden, batch, ends, strict=True)])
-        head = model.get_output_embeddings()
-        best = torch.cat([head(part).argmax(-1) for part in read.split(HEAD_ROWS)]).cpu().numpy()
-    cuts = np.cumsum([end - s.start for s, end in zip(batch, ends, strict=True)])[:-1]
-    told = [s.ids[s.start + 1 : end + 1] for s, end in zip(batch, ends, strict=True)]
-    return [a == b for a, b in zip(np.split(best, cuts), told, strict=True)]
-
-
-def _run_lengths(agrees: np.ndarray) -> np.ndarray:
-    """How many True follow in a row from each place on.
-
-    >>> _run_lengths(np.array([True, True, False, True])).tolist()
-    [2, 1, 0, 1]
-    """
-    at = np.arange(len(agrees))
-    stops = np.where(agrees, len(agrees), at)
-    return np.minimum.accumulate(stops[::-1])[::-1] - at
-
-
-def _check_vocabulary(requests: Requests, model: Any, name: str) -> None:
-    size = model.get_input_embeddings().num_embeddings
+def _check_ids(requests: Requests, size: int, name: str) -> None:
     for tokens in (requests.prompts, requests.outputs, requests.tails):
         if len(tokens.flat) and tokens.flat.max() >= size:
             at = int(np.argmax(tokens.flat >= size))

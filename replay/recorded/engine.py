@@ -45,11 +45,9 @@ MAX_CANDIDATES = 2**15 - 1
 
 _REFUSED = {
     ("draft_sample_method", "probabilistic"): "accepts by the draft's and the target's probabilities",
-    ("use_heterogeneous_vocab", True): "maps the draft's ids to the target's by their two tokenizers",
-    ("parallel_drafting", True): "reads mask tokens instead of its own candidates, one forward per round",
     ("rejection_sample_method", "synthetic"): "accepts by chance, not by the record",
     ("num_speculative_tokens_per_batch_size", any): "depends on how requests are batched",
-    ("quantization", any): "changes what the draft says, while recorded replay runs it in float32",
+    ("quantization", any): "changes what the draft says, while recorded replay runs it unquantized",
 }
 """(key, value; `any` = every value): why a walk along recorded ids cannot follow it."""
 
@@ -61,6 +59,8 @@ def replay_recorded(
     runner: str = "v1",
     max_model_len: int | None = None,
     progress: Callable[[int], None] | None = None,
+    dtype: str = "float32",
+    target: str | None = None,
 ) -> StepLog:
     """Every decode step of every request, as vLLM's runner would take them one sequence at a time.
 
@@ -71,6 +71,8 @@ def replay_recorded(
         runner: "v1" or "v2": whose n-gram rule holds (`PADDED`); the others are the same.
         max_model_len: limit of prompt + output, in tokens; None = the target has none.
         progress: called with how many more requests are done.
+        dtype: what a draft model computes in, "float32" or "bfloat16"; vLLM takes the target's.
+        target: folder of the target model; only a draft with a vocabulary of its own needs it, for the tokenizer.
 
     Raises:
         InputError: a setting or a request that recorded replay cannot take, named, before anything is computed.
@@ -78,11 +80,12 @@ def replay_recorded(
     """
     config = effective(config)
     method = config["method"]
-    check(config, runner)
+    check(config, runner, target)
     _check_requests(requests, max_model_len)
     limit = NO_LIMIT if max_model_len is None else max_model_len
     module, function = (PADDED.get((method, runner)) or METHODS[method]).split(":")
-    return getattr(import_module(module), function)(requests, config, Limits(limit, limit), progress)
+    more = {"dtype": dtype, "target": target} if method == "draft_model" else {}
+    return getattr(import_module(module), function)(requests, config, Limits(limit, limit), progress, **more)
 
 
 def replay_ngram_grid(
@@ -120,7 +123,7 @@ def replay_ngram_grid(
     return replay_grid(requests, full, runner, Limits(limit, limit))
 
 
-def check(config: Mapping, runner: str = "v1") -> None:
+def check(config: Mapping, runner: str = "v1", target: str | None = None) -> None:
     """Refuse effective settings that a walk along recorded ids cannot follow.
 
     Raises:
@@ -135,6 +138,9 @@ def check(config: Mapping, runner: str = "v1") -> None:
         given = config.get(key)
         if given is not None and value in (given, any):
             raise InputError(f'recorded replay has no {key} = {given!r}: it {why}; use kind = "vllm"')
+    if config.get("use_heterogeneous_vocab") and (method != "draft_model" or target is None):
+        need = "the target's tokenizer: set [engine] model" if method == "draft_model" else 'method = "draft_model"'
+        raise InputError(f"use_heterogeneous_vocab = true needs {need}")
     if config.get("num_speculative_tokens", 0) > MAX_CANDIDATES:
         raise InputError(f"num_speculative_tokens = {config['num_speculative_tokens']} is above {MAX_CANDIDATES}")
 

@@ -1,5 +1,6 @@
 """A draft model by one forward per sequence against the same model asked token by token."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -105,10 +106,52 @@ def test_batches_of_many_lengths_change_nothing(tiny, monkeypatch):
     config = {"method": "draft_model", "model": str(tiny), "num_speculative_tokens": 4}
     done = []
     whole = replay_recorded(requests, config, progress=done.append)
-    monkeypatch.setattr("replay.recorded.draft_model.BATCH_TOKENS", 150)
-    monkeypatch.setattr("replay.recorded.draft_model.HEAD_ROWS", 5)
+    monkeypatch.setattr("replay.recorded.draft_model._kept", OrderedDict())
+    monkeypatch.setattr("replay.recorded.draft_forward.BATCH_TOKENS", 150)
+    monkeypatch.setattr("replay.recorded.draft_forward.HEAD_ROWS", 5)
     parts = replay_recorded(requests, config, progress=done.append)
     assert np.array_equal(whole.accepted, parts.accepted) and sum(done) == 24
+
+
+def test_every_k_from_one_forward(tiny, monkeypatch):
+    """Once the record is read, any k, limit or max_model_len is counted without the model."""
+    records = list(half_right(tiny, 40, [(9, 30, 4), (30, 12, 0), (3, 2, 0)], seed=5))
+    assert_serves(tiny, records, 3)
+    monkeypatch.setattr("replay.recorded.draft_model.agreement_runs", None)
+    for k, limit in ((1, FAR), (2, 45), (7, FAR), (20, FAR)):
+        assert_serves(tiny, records, k, limit, own=POSITIONS)
+    with pytest.raises(TypeError):  # other ids are read
+        assert_serves(tiny, records[:2], 3)
+
+
+def test_what_is_kept_is_bounded(tiny, monkeypatch):
+    monkeypatch.setattr("replay.recorded.draft_model._kept", kept := OrderedDict())
+    monkeypatch.setattr("replay.recorded.draft_model._KEPT_BYTES", 100)
+    for seed in range(4):
+        records = list(half_right(tiny, 40, [(5, 21, 0)], seed))
+        assert_serves(tiny, records, 2)
+        assert sum(run.nbytes for held in kept.values() for run in held) <= 100
+    assert len(kept) == 2  # of 40 bytes each
+
+
+def test_bfloat16_is_another_draft(tiny):
+    """The oracle is the model itself in bfloat16, one forward per sequence."""
+    records = list(half_right(tiny, 40, [(20, 60, 0)], seed=3))
+    config = {"method": "draft_model", "model": str(tiny), "num_speculative_tokens": 1}
+    requests = Requests.from_lists(*zip(*records, strict=True))
+    logs = {dtype: replay_recorded(requests, config, dtype=dtype) for dtype in ("float32", "bfloat16")}
+    for dtype, log in logs.items():
+        model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=getattr(torch, dtype))
+        ids = records[0][0] + records[0][1]
+        with torch.inference_mode():
+            best = model(torch.tensor([ids])).logits[0].argmax(-1).tolist()
+        history, expected = 21, []
+        while history < len(ids):
+            expected.append(int(best[history - 1] == ids[history]))
+            history += 1 + expected[-1]
+        assert log.accepted.tolist() == expected
+    with pytest.raises(InputError, match="dtype = 'int8'"):
+        replay_recorded(requests, config, dtype="int8")
 
 
 def test_every_step_of_the_demo_draft():

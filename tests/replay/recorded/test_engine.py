@@ -25,7 +25,7 @@ def with_columns(requests, **columns):
     return Requests(requests.prompts, requests.outputs, requests.tails, meta)
 
 
-@pytest.mark.parametrize("module", ["engine", "ngram", "ngram_padded", "draft_model"])
+@pytest.mark.parametrize("module", ["engine", "ngram", "ngram_padded", "draft_forward"])
 def test_the_docstrings_hold(module):
     result = doctest.testmod(import_module(f"replay.recorded.{module}"))
     assert result.attempted and not result.failed
@@ -44,8 +44,7 @@ def test_the_docstrings_hold(module):
         (NGRAM | {"promt_lookup_max": 3}, ["promt_lookup_max", "prompt_lookup_max"]),
         ({"method": "eagle", "model": "m", "num_speculative_tokens": 3}, ["eagle", *METHODS]),
         (DRAFT | {"draft_sample_method": "probabilistic"}, ["draft_sample_method = 'probabilistic'", "probabilities"]),
-        (DRAFT | {"use_heterogeneous_vocab": True}, ["use_heterogeneous_vocab = True", "tokenizers"]),
-        (DRAFT | {"parallel_drafting": True}, ["parallel_drafting = True", "mask tokens"]),
+        (DRAFT | {"use_heterogeneous_vocab": True}, ["use_heterogeneous_vocab = true", "[engine] model"]),
         (DRAFT | {"quantization": "fp8"}, ["quantization = 'fp8'"]),
         (NGRAM | {"rejection_sample_method": "synthetic"}, ["rejection_sample_method = 'synthetic'"]),
         (NGRAM | {"num_speculative_tokens_per_batch_size": [[1, 8, 3]]}, ["num_speculative_tokens_per_batch_size"]),
