@@ -1,7 +1,8 @@
 """Train the demo target and draft on the CPU: `python examples/models/train.py`.
 
-Stages: tokenizer and packed data, target, two short rounds against loops in its greedy outputs, and last the
-draft, which is distilled on the final target. All lengths are in steps and all seeds are fixed.
+Stages: tokenizer and packed data, target, two short rounds against loops in its greedy outputs, the draft, which is
+distilled on the final target, and last the parallel draft, which is the draft taught to answer at mask tokens. All
+lengths are in steps and all seeds are fixed.
 """
 
 import argparse
@@ -21,9 +22,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 HERE = Path(__file__).parent
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
            "<tool_response>", "</tool_response>", "<|mask|>"]
-IM_START = 1
+IM_START, MASK = 1, 7
+ANCHORS, MASKS = 64, 4  # parallel draft: histories per row, and mask tokens behind each
 TOKENS_PER_STEP = 4096
 WORKERS = 2
+STAGES = ["target", "draft", "parallel"]
 PROMPT_WEIGHT = 0.3  # prompts hold many random words; most of the loss belongs to the answers
 
 
@@ -133,20 +136,61 @@ def unlikelihood(model, ids, loops):
     return -torch.log1p(-logp[loops[:, 1:]].exp().clamp(max=0.999)).mean()
 
 
+def pick_anchors(rng, rows, length):
+    """Histories to put masks behind: [rows, ANCHORS], in order, from 8 tokens on, all masks within the row."""
+    return torch.from_numpy(np.sort(rng.integers(8, length - MASKS, (rows, ANCHORS)), axis=1))
+
+
+def at_masks(values, anchors):
+    """What `values` [rows, length, ...] hold at the masks' positions: [rows, ANCHORS * MASKS, ...]."""
+    at = (anchors[..., None] + torch.arange(MASKS)).flatten(1)
+    return values[torch.arange(len(values))[:, None], at]
+
+
+def with_mask_logits(model, ids, anchors):
+    """Logits of a row and of the masks behind its anchors, in one forward; ids [rows, length].
+
+    A mask stands at a position from its anchor on, sees the row before the anchor and the masks between, and answers
+    for the next position, as in the engine. Returns ([rows, length, vocab], [rows, ANCHORS * MASKS, vocab]).
+    """
+    rows, length = ids.shape
+    count = anchors.shape[1] * MASKS
+    place = torch.arange(length).expand(rows, -1)
+    sees = torch.zeros(rows, 1, length + count, length + count, dtype=torch.bool)
+    sees[..., :length, :length] = torch.ones(length, length, dtype=torch.bool).tril()
+    sees[:, 0, length:, :length] = place[:, None] < anchors.repeat_interleave(MASKS, 1)[..., None]
+    sees[..., length:, length:] = torch.block_diag(*[torch.ones(MASKS, MASKS).tril()] * anchors.shape[1]).bool()
+    logits = model(input_ids=torch.cat((ids, torch.full((rows, count), MASK)), 1), attention_mask=sees,
+                   position_ids=torch.cat((place, at_masks(place, anchors)), 1), use_cache=False).logits
+    return logits[:, :length], logits[:, length:]
+
+
 @torch.no_grad()
-def held_out_loss(model, batches):
-    """Nats per token on source text, on the answers of tasks, and on the copyable half of repeats."""
+def held_out_loss(model, batches, masks=False):
+    """Nats per token on source text, on the answers of tasks, and on the copyable half of repeats.
+
+    masks: adds, by mask and for answers only, the share of masks whose best token is the right one.
+    """
     result = {}
     for name, (ids, labels, weight) in batches.items():
         result[name] = round(cross_entropy(logits_of(model, ids), labels, (weight == 1).float()).item(), 4)
+    if masks:
+        ids, labels, weight = batches["tasks"]
+        anchors = pick_anchors(np.random.default_rng(4), *ids.shape)
+        right = with_mask_logits(model, ids, anchors)[1].argmax(-1) == at_masks(labels, anchors)
+        counts = (at_masks(weight, anchors) == 1).view(-1, MASKS)
+        result["right_at_mask"] = [round(x, 3) for x in
+                                   ((right.view(-1, MASKS) & counts).sum(0) / counts.sum(0)).tolist()]
     return result
 
 
-def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall=0.6, teacher=None, rollouts=None):
+def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall=0.6, teacher=None, rollouts=None,
+          masks=False):
     """Run `steps` steps of TOKENS_PER_STEP tokens; the learning rates fall to zero over the last part, `fall`.
 
     teacher: a model whose distribution is distilled (0.9 of the loss). rollouts: (ids, loop mask), both [n, t];
-    adds an unlikelihood loss on the tokens with which the model's own outputs went on looping.
+    adds an unlikelihood loss on the tokens with which the model's own outputs went on looping. masks: the loss is also
+    taken at mask tokens (needs a teacher).
     """
     parameters = list(model.parameters())
     matrices = [p for k, p in model.named_parameters() if p.ndim == 2 and "embed" not in k]
@@ -161,23 +205,28 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall
         scale = min(1, step / 40) * max(0.02, min(1, (1 - done) / fall))
         for optimizer, lr in zip(optimizers, base, strict=True):
             optimizer.param_groups[0]["lr"] = lr * scale
-        length = 512 if rollouts is None and done < 0.8 else 1024  # short rows first: they cost less
+        length = 512 if rollouts is None and (masks or done < 0.8) else 1024  # short rows first: they cost less
         ids, labels, weight = data.batch(length, 0.6, 0.1 if rollouts is None and done < 0.4 else 0.0)
+        anchors = pick_anchors(np.random.default_rng(step), *ids.shape)
         total = weight.sum()
-        parts = [ids.chunk(WORKERS), labels.chunk(WORKERS), weight.chunk(WORKERS)]
+        parts = [x.chunk(WORKERS) for x in (ids, labels, weight, anchors)]
         if rollouts is not None:
             pick = torch.from_numpy(data.rng.integers(0, len(rollouts[0]), 8))
             parts += [rollouts[0][pick].chunk(WORKERS), rollouts[1][pick].chunk(WORKERS)]
 
         def gradients(part, total=total):
-            ids, labels, weight, *loops = part
-            logits = logits_of(model, ids)
+            ids, labels, weight, anchors, *loops = part
+            logits, guesses = with_mask_logits(model, ids, anchors) if masks else (logits_of(model, ids), None)
             loss = ce = cross_entropy(logits, labels, weight, total)
             if teacher is not None:
                 with torch.no_grad():
                     wanted = logits_of(teacher, ids).softmax(-1)
                 distance = -(wanted * logits.log_softmax(-1)).sum(-1)
                 loss = 0.1 * ce + 0.9 * (distance * weight).sum() / total
+                if masks:
+                    distance = -(at_masks(wanted, anchors) * guesses.log_softmax(-1)).sum(-1)
+                    shares = at_masks(weight, anchors)
+                    loss = 0.3 * loss + 0.7 * (distance * shares).sum() / shares.sum() / WORKERS
             if loops and loops[1].any():
                 loss = loss + unlikelihood(model, *loops) / WORKERS
             return torch.autograd.grad(loss, parameters), ce.item()
@@ -194,7 +243,7 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall
             record = {"stage": stage, "step": step, "tokens": step * TOKENS_PER_STEP,
                       "seconds": round(time.time() - start), "train_loss": round(mean, 4)}
             if step % 100 == 0 or step == steps:
-                record["held_out"] = held_out_loss(model, held)
+                record["held_out"] = held_out_loss(model, held, masks)
             emit(log, **record)
 
 
@@ -247,12 +296,13 @@ def emit(log, **record):
     print(json.dumps(record), flush=True)
 
 
-def finish(model, tokenizer, held, out, log, start):
+def finish(model, tokenizer, held, out, log, start, masks=False):
     """Round the weights to bfloat16, in the model and on disk, and write everything an engine needs."""
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
     model.float()
-    emit(log, stage="saved as bfloat16", seconds=round(time.time() - start), held_out=held_out_loss(model, held))
+    emit(log, stage="saved as bfloat16", seconds=round(time.time() - start),
+         held_out=held_out_loss(model, held, masks))
     (out / "training_log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in log))
 
 
@@ -262,13 +312,14 @@ def main():
     parser.add_argument("--target-steps", type=int, default=925)
     parser.add_argument("--polish-steps", type=int, default=40, help="steps of each anti-loop round")
     parser.add_argument("--draft-steps", type=int, default=300)
-    parser.add_argument("--draft-only", action="store_true", help="keep the target that is in --out")
+    parser.add_argument("--parallel-steps", type=int, default=160)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="the others' models are in --out")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
     train_files, held_files = split_library()
-    if args.draft_only:
+    if "target" not in args.stages:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "target")
     else:
         maker = Tasks(train_files, 1)
@@ -281,9 +332,7 @@ def main():
     print(len(train_files), "files to train on,", len(held_files), "held out;", len(data.source), "source tokens,",
           sum(map(len, data.tasks)), "task tokens", flush=True)
 
-    if args.draft_only:
-        target = Qwen3ForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32)
-    else:
+    if "target" in args.stages:
         target = build("target")
         log, start = [], time.time()
         emit(log, stage="start", held_out=held_out_loss(target, held))
@@ -293,12 +342,24 @@ def main():
             emit(log, stage=f"roll-out {i + 1}", loop_token_share=share)
             train(target, data, held, log, f"anti-loop {i + 1}", args.polish_steps, 0.006, 9e-4, 0.8, rollouts=rollouts)
         finish(target, tokenizer, held, args.out / "target", log, start)
+    else:
+        target = Qwen3ForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32)
 
-    torch.manual_seed(1)
-    draft = build("draft")
-    log, start = [], time.time()
-    train(draft, data, held, log, "draft", args.draft_steps, teacher=target)
-    finish(draft, tokenizer, held, args.out / "draft", log, start)
+    if "draft" in args.stages:
+        torch.manual_seed(1)
+        draft = build("draft")
+        log, start = [], time.time()
+        train(draft, data, held, log, "draft", args.draft_steps, teacher=target)
+        finish(draft, tokenizer, held, args.out / "draft", log, start)
+
+    if "parallel" in args.stages:
+        torch.manual_seed(2)
+        draft = Qwen3ForCausalLM.from_pretrained(args.out / "draft", dtype=torch.float32)
+        draft.config.pard_token = MASK  # where vLLM looks for the mask's id
+        log, start = [], time.time()
+        emit(log, stage="start", held_out=held_out_loss(draft, held, masks=True))
+        train(draft, data, held, log, "parallel", args.parallel_steps, 0.01, 3e-3, 0.7, teacher=target, masks=True)
+        finish(draft, tokenizer, held, args.out / "parallel_draft", log, start, masks=True)
 
 
 if __name__ == "__main__":
