@@ -16,6 +16,7 @@ from pipeline.labels import labels
 from pipeline.plan import Plan, plan
 from pipeline.units import Job, perform
 from pipeline.warehouse import RunRecord, Warehouse
+from replay.requests import Requests
 from schemas.config import ReplayConfig
 from schemas.errors import EnvironmentProblem, ReconciliationError, SpecreplayError, UnitsFailedError
 from schemas.tables import SCHEMA_VERSION
@@ -133,6 +134,8 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
         failed[job.unit.shard] = {"reason": reason, "mismatch": mismatch}
         errors.append(error)
 
+    if planned.live and len(counts) > len(committed):
+        _check_live(planned, warehouse)
     for proposer in shards:
         tell(proposer)
     jobs = [
@@ -154,6 +157,21 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
         shard, first = next(iter(failed.items()))
         raise UnitsFailedError(f"run {run}: all {len(errors)} units failed; {shard}: {first['reason']}")
     return failed
+
+
+def _check_live(planned: Plan, warehouse: Warehouse) -> None:
+    """Ask vLLM about every proposer and request before the first engine starts."""
+    from replay.live.launch import check_live
+
+    columns = ["request_id", "prompt_token_ids", "output_token_ids", "tail_token_ids", "output_tokens", "sampling"]
+    requests = Requests.from_table(warehouse.read_trace(planned.trace.name, columns, planned.units[0].rows))
+    limit = planned.config.trace.max_model_len
+    check_live(
+        requests,
+        planned.config.engine,
+        planned.config.proposer,
+        max_model_len=None if limit == "none" else limit,
+    )
 
 
 def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, dict]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The engine's process: `python -m replay.live.child WORKDIR` runs the unit in WORKDIR and leaves the result there.
 
+With `--check` it only asks vLLM whether it takes the settings of every unit in WORKDIR, and starts no engine.
+
 Standard output carries one line per finished request (`done N`) and nothing else; what vLLM prints goes to standard
 error. An error a user can meet is left in error.json as its kind and its one line.
 """
@@ -16,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from replay.live.engine import UnitResult, run_unit
-from replay.live.settings import last_words
+from replay.live.settings import engine_config, last_words, sampling_params
 from replay.requests import Tokens
 from schemas.errors import EnvironmentProblem, InputError, SpecreplayError
 
 
-def main(workdir: Path) -> int:
-    """Run the unit in `workdir`; returns the exit code."""
+def main(workdir: Path, check: bool = False) -> int:
+    """Run (or check) what is in `workdir`; returns the exit code."""
     _die_with_parent()
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -31,12 +33,17 @@ def main(workdir: Path) -> int:
         print(f"done {finished}", file=lines)
 
     try:
-        spec = json.loads((workdir / "spec.json").read_text())
+        specs = json.loads((workdir / "specs.json").read_text())
         with pa.OSFile(str(workdir / "requests.arrow")) as source:
             table = pa.ipc.open_file(source).read_all()
         prompts = Tokens.of_column(table["prompt_token_ids"])
         rows = table.select(["sampling", "output_tokens"]).to_pylist()
-        result = run_unit(prompts, rows, table["request_id"].to_pylist(), spec, done)
+        ids = table["request_id"].to_pylist()
+        if check:
+            for spec in specs:
+                sampling_params(rows, ids, prompts, spec, engine_config(spec))
+            return 0
+        result = run_unit(prompts, rows, ids, specs[0], done)
         _write(workdir, result)
         return 0
     except BrokenPipeError:
@@ -91,4 +98,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] == ["--check"]))

@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,36 @@ def run_live(
         ReconciliationError: the record does not put out the outputs' tokens, so no step log can be made of it.
     """
     _check(engine, proposer, tail_tokens)
-    spec = {
+    spec = _spec(engine, proposer, max_model_len, tail_tokens)
+    with _workdir(requests, [spec]) as workdir:
+        _run_child(workdir, log_dir, proposer.name, progress)
+        return _collect(workdir, requests, engine, proposer)
+
+
+def check_live(
+    requests: Requests, engine: EngineSection, proposers: Sequence[Proposer], *, max_model_len: int | None
+) -> None:
+    """Ask vLLM whether it takes every proposer's settings and every request, before any engine starts.
+
+    One process builds vLLM's configs and sampling settings and no model, so that what is refused is refused before
+    hours of work and not behind them.
+
+    Args:
+        requests, engine, max_model_len: as for `run_live`.
+        proposers: all of the run.
+
+    Raises:
+        InputError: the first setting or request that vLLM refuses.
+        EnvironmentProblem: no engine here.
+    """
+    for proposer in proposers:
+        _check(engine, proposer, 0)
+    with _workdir(requests, [_spec(engine, proposer, max_model_len, 0) for proposer in proposers]) as workdir:
+        _run_child(workdir, None, "check", None, "--check")
+
+
+def _spec(engine: EngineSection, proposer: Proposer, max_model_len: int | None, tail_tokens: int) -> dict:
+    return {
         "model": engine.model,
         "engine_args": engine.engine_args,
         "speculative": None if proposer.method == "none" else proposer.config,
@@ -87,15 +117,18 @@ def run_live(
         "max_model_len": max_model_len,
         "tail_tokens": tail_tokens,
     }
+
+
+@contextmanager
+def _workdir(requests: Requests, specs: list[dict]) -> Generator[Path]:
     with tempfile.TemporaryDirectory(prefix="specreplay-") as scratch:
         workdir = Path(scratch)
         try:
-            (workdir / "spec.json").write_text(json.dumps(spec))
+            (workdir / "specs.json").write_text(json.dumps(specs))
             _hand_over(requests, workdir / "requests.arrow")
         except OSError as error:
             raise EnvironmentProblem(f"cannot write to {workdir.parent}: {error.strerror or error}") from error
-        _run_child(workdir, log_dir, proposer.name, progress)
-        return _collect(workdir, requests, engine, proposer)
+        yield workdir
 
 
 def _check(engine: EngineSection, proposer: Proposer, tail_tokens: int) -> None:
@@ -148,12 +181,14 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _run_child(workdir: Path, log_dir: Path | None, name: str, progress: Callable[[int], None] | None) -> None:
+def _run_child(
+    workdir: Path, log_dir: Path | None, name: str, progress: Callable[[int], None] | None, *options: str
+) -> None:
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
     log = (log_dir or workdir) / f"{safe}.log"
     with log.open("wb") as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "replay.live.child", str(workdir)],
+            [sys.executable, "-m", "replay.live.child", str(workdir), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
