@@ -105,7 +105,7 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
         from replay.recorded.engine import check
 
         for proposer in config.proposer:
-            check(proposer.config, config.engine.runner)
+            check(proposer.config, config.engine.runner, config.engine.model)
     _check_ids(trace, live)
     meta = warehouse.read_trace(trace.name, _LIGHT)
     rows = select(meta, config.trace)
@@ -267,7 +267,8 @@ def _filters(section: TraceSection) -> dict[str, Any]:
 def _engine(config: ReplayConfig) -> dict[str, Any]:
     engine = config.engine
     if engine.kind == "recorded":
-        return {"kind": engine.kind, "runner": engine.runner, "model": engine.model}
+        own = {"kind": engine.kind, "runner": engine.runner, "model": engine.model}
+        return own if engine.dtype is None else own | {"dtype": engine.dtype}
     return engine.model_dump(mode="json")
 
 

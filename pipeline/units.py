@@ -82,6 +82,8 @@ def _recorded(job: Job, requests: Requests, progress: Progress) -> tuple[dict[st
         runner=job.config.engine.runner,
         max_model_len=_limit(job.config),
         progress=more,
+        dtype=job.config.engine.dtype or "float32",
+        target=job.config.engine.model,
     )
     columns = {"finish_reason": requests.meta.column("finish_reason")}
     return tables(job.unit, requests, log, requests.outputs.lengths, 1, columns), {}

@@ -48,6 +48,9 @@ class EngineSection(BaseModel):
     """Which model runner's rules hold (they differ for n-gram)."""
     model: str | None = None
     """Target model: folder or hub name. Recorded replay uses it only to tell exact from proxy."""
+    dtype: str | None = None
+    """What models compute in: live as vLLM's `EngineArgs` has it; recorded "float32" (the default) or "bfloat16", for a
+    draft model, which in vLLM takes the target's."""
     concurrency: int = Field(8, ge=1)
     """Sequences in flight at once (live)."""
     sampling: dict[str, Any] = {}
@@ -56,7 +59,7 @@ class EngineSection(BaseModel):
     @property
     def engine_args(self) -> dict[str, Any]:
         """The EngineArgs given, without the keys that are ours."""
-        return dict(self.model_extra or {})
+        return dict(self.model_extra or {}) | ({} if self.dtype is None else {"dtype": self.dtype})
 
 
 class Proposer(_Section):
@@ -139,6 +142,8 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
         raise unknown_key(f'{path}: [engine] kind = "recorded"', min(extra), EngineSection.model_fields)
     data["engine"] = engine
     data["proposer"] = _proposers(data.get("proposer", []), engine, path)
+    if engine.get("kind", "recorded") == "recorded" and engine.get("dtype", "float32") not in ("float32", "bfloat16"):
+        raise InputError(f"{path}: [engine] dtype = {engine['dtype']!r}: recorded replay has float32 and bfloat16")
     try:
         return ReplayConfig.model_validate(data)
     except ValidationError as error:

@@ -6,6 +6,7 @@ tokenizers; knows no model weights and no records.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ def _tokenizer(name: str) -> tuple[Any, int]:
         raise EnvironmentProblem(
             f"mapping vocabularies needs transformers ({error}); install the extra [draft]"
         ) from None
+    folder = Path(name)
+    if folder.is_dir() and not [*folder.glob("tokenizer*"), *folder.glob("vocab*")]:
+        # transformers would make an empty tokenizer of the config alone
+        raise InputError(f"use_heterogeneous_vocab: {name!r} holds no tokenizer")
     try:
         config = AutoConfig.from_pretrained(name, local_files_only=True)
         return AutoTokenizer.from_pretrained(name, local_files_only=True), config.get_text_config().vocab_size

@@ -71,7 +71,8 @@ def test_impossible_settings_are_refused(config, says):
         ({"trace": {"sample": 0}}, r"trace\.sample = 0"),
         ({"trace": {"max_model_len": "nine"}}, r"trace\.max_model_len"),
         ({"engine": {"kind": "other"}}, r"engine\.kind = 'other'"),
-        ({"engine": {"dtype": "float32"}}, "unknown key 'dtype'"),
+        ({"engine": {"quantization": "fp8"}}, "unknown key 'quantization'"),
+        ({"engine": {"dtype": "float16"}}, "dtype = 'float16': recorded replay has float32 and bfloat16"),
         ({"run": {"workers": 0}}, r"run\.workers = 0"),
         ({"proposer": {"config": {}}}, r"\[\[proposer\]\]"),
         ({"proposer": [{"configs": {}}]}, "did you mean 'config'"),
@@ -111,6 +112,13 @@ def test_none_is_always_there_live_and_only_there():
     live = parse({"engine": {"kind": "vllm"}, "proposer": [{"config": {"method": "suffix"}}]}, PATH)
     assert [p.method for p in live.proposer] == ["none", "suffix"]
     assert [p.method for p in parse({"proposer": [{"config": {"method": "suffix"}}]}, PATH).proposer] == ["suffix"]
+
+
+def test_dtype_is_an_engine_arg_live_and_the_drafts_recorded():
+    assert parse({"engine": {"dtype": "bfloat16"}}, PATH).engine.dtype == "bfloat16"
+    live = parse({"engine": {"kind": "vllm", "dtype": "auto", "seed": 3}}, PATH).engine
+    assert live.engine_args == {"dtype": "auto", "seed": 3}
+    assert parse({"engine": {"kind": "vllm"}}, PATH).engine.engine_args == {}
 
 
 def test_relative_models_are_anchored_at_the_config(tmp_path):
