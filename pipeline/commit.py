@@ -25,6 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from schemas.errors import EnvironmentProblem, InputError
+from schemas.tables import SCHEMA_VERSION
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(r"no space left|disk quota exceeded|file too large", re.IGNORECASE)
@@ -69,13 +70,21 @@ def disk_errors(target: Path) -> Generator[None]:
         yield
     except (OSError, BaseError) as error:
         number = getattr(error, "errno", None)
-        if number in _FULL or _FULL_TEXT.search(str(error)):
-            raise DiskFullError(
-                f"no space left on disk while writing {target}; free some and run the same command again"
-            ) from None
+        if number in _FULL or is_full(str(error)):
+            raise full(target) from None
         if number in _REFUSED or isinstance(error, obstore.exceptions.PermissionDeniedError):
             raise EnvironmentProblem(f"{target}: cannot be written ({os.strerror(number or errno.EACCES)})") from None
         raise
+
+
+def is_full(message: str) -> bool:
+    """Whether a library's message says that there is no room left."""
+    return _FULL_TEXT.search(message) is not None
+
+
+def full(target: Path) -> DiskFullError:
+    """The one line for it."""
+    return DiskFullError(f"no space left on disk while writing {target}; free some and run the same command again")
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,6 +117,28 @@ def read_json(path: Path) -> Any | None:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+
+
+def read_known(path: Path) -> dict | None:
+    """`read_json` for plan, done and commit objects: what is no object counts as torn.
+
+    Raises:
+        InputError: a version of specreplay that this one does not know wrote it.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict):
+        return None
+    version = document.get("schema_version", 1)
+    if not is_known(version):
+        raise InputError(
+            f"{path}: schema version {version!r} is not known here (newest: {SCHEMA_VERSION}); upgrade specreplay"
+        )
+    return document
+
+
+def is_known(version: object) -> bool:
+    """Whether this code reads files of that schema version."""
+    return type(version) is int and 1 <= version <= SCHEMA_VERSION
 
 
 def create_json(root: Path, name: str, document: Any) -> Any | None:
@@ -197,10 +228,18 @@ def drop(root: Path, files: Iterable[dict], committed: dict | None) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove temporary files of processes that are gone. Call it under the lock of whoever writes there."""
-    for temporary in folder.glob(".*.tmp"):
+    for temporary in left_behind(folder):
+        temporary.unlink(missing_ok=True)
+
+
+def left_behind(folder: Path) -> list[Path]:
+    """Temporary files in `folder` whose process is gone."""
+
+    def gone(temporary: Path) -> bool:
         pid = temporary.name.split(".")[-3]
-        if not (pid.isdigit() and _alive(int(pid))):
-            temporary.unlink(missing_ok=True)
+        return not (pid.isdigit() and _alive(int(pid)))
+
+    return [temporary for temporary in sorted(folder.glob(".*.*.*.tmp")) if gone(temporary)]
 
 
 def _alive(pid: int) -> bool:

@@ -98,7 +98,7 @@ def info(root: Path, name: str) -> TraceInfo:
     Raises:
         InputError: no such trace; lists those that exist.
     """
-    document = commit.read_json(root / _commit_name(commit.safe_name("trace", name)))
+    document = commit.read_known(root / _commit_name(commit.safe_name("trace", name)))
     if document is None:
         there = [trace.name for trace in infos(root)]
         known = f"there are: {', '.join(there)}" if there else "the warehouse holds none yet; ingest one first"
@@ -108,7 +108,7 @@ def info(root: Path, name: str) -> TraceInfo:
 
 def infos(root: Path) -> list[TraceInfo]:
     """All traces, by name."""
-    documents = (commit.read_json(path) for path in sorted(root.glob("_commits/trace=*/trace.json")))
+    documents = (commit.read_known(path) for path in sorted(root.glob("_commits/trace=*/trace.json")))
     return [_info(document) for document in documents if document is not None]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import commit, tracefiles
+from pipeline import commit, removal, tracefiles
 from pipeline.tracefiles import TraceInfo
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
@@ -115,7 +115,7 @@ class Warehouse:
         """Commit objects of a run by shard name, in order of name: {schema_version, run, shard, files, facts}."""
         self._must_exist()
         folder = self.root / "_commits" / f"run={run}"
-        documents = ((path.stem, commit.read_json(path)) for path in sorted(folder.glob("*.json")))
+        documents = ((path.stem, commit.read_known(path)) for path in sorted(folder.glob("*.json")))
         return {shard: document for shard, document in documents if document is not None}
 
     def files(self, table: str, runs: Sequence[str] | None = None) -> list[str]:
@@ -137,7 +137,7 @@ class Warehouse:
             runs = sorted({folder.name.removeprefix("run=") for folder in folders})
         found = []
         for run in runs:
-            done = commit.read_json(self.root / "runs" / run / "done.json")
+            done = self._done(run)
             shards = done["shards"] if done else self.committed(run)
             found += [{f["table"]: str(self.root / f["path"]) for f in shard["files"]} for shard in shards.values()]
         return found
@@ -187,14 +187,23 @@ class Warehouse:
 
     def find_run(self, run: str) -> RunRecord | None:
         """One run, or None where it was never planned."""
-        folder = self.root / "runs" / run
-        plan = commit.read_json(folder / "plan.json")
-        return None if plan is None else RunRecord(run, plan, commit.read_json(folder / "done.json"))
+        plan = commit.read_known(self.root / "runs" / run / "plan.json")
+        done = self._done(run)
+        return None if plan is None or removal.is_removed(done) else RunRecord(run, plan, done)
 
     def sweep_run(self, run: str) -> None:
-        """Remove temporary files that killed processes left in the run. Call it under the run's lock."""
-        for folder in [*(self.root / table / f"run={run}" for table in RUN_TABLES), self.root / "runs" / run]:
+        """Remove what killed processes left in the run, or left of it. Call it under the run's lock."""
+        if removal.is_removed(self._done(run)):
+            removal.finish(self.root, run)
+        for folder in removal.folders(self.root, run):
             commit.sweep(folder)
+
+    def _done(self, run: str) -> dict | None:
+        path = self.root / "runs" / run / "done.json"
+        done = commit.read_known(path)
+        if done is not None and not {"status", "shards"} <= done.keys():
+            raise InputError(f"{path} does not say what came of the run; specreplay fsck --repair mends it")
+        return done
 
     # Locks
 

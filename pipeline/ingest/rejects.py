@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline import commit
 from pipeline.ingest.generation import RowRefused
-from schemas.tables import REJECTS
+from schemas.tables import REJECTS, SCHEMA_VERSION
 
 _BATCH = 4096
 _SHOWN = 20
@@ -61,7 +61,8 @@ class Rejects:
         commit.sweep(folder)
         written = commit.write_parquet(folder, "rejects", self._tables(), REJECTS, delta={"row"})
         file = {"path": str(written.path.relative_to(root)), "sha256": written.sha256, "rows": written.rows}
-        first = commit.create_json(root, f"_commits/trace={trace}/rejects.json", {"trace": trace, "files": [file]})
+        document = {"schema_version": SCHEMA_VERSION, "trace": trace, "files": [file]}
+        first = commit.create_json(root, f"_commits/trace={trace}/rejects.json", document)
         if first is not None and first["files"][0]["path"] != file["path"]:
             written.path.unlink(missing_ok=True)  # the trace was there before, and so were its rejects
             return first["files"][0]["path"]
