@@ -24,7 +24,7 @@ from schemas.tables import NO_GROUP, SCHEMA_VERSION
 
 _LIGHT = "request_id session_id tenant workload arrival arrival_offset_us prompt_tokens output_tokens".split()
 _DAY_US = 86_400_000_000
-_PACKAGES = {"suffix": ("arctic-inference",), "draft_model": ("torch", "transformers")}
+_PACKAGES = {"draft_model": ("torch", "transformers")}
 """Packages that decide a recorded proposer's numbers, besides our own code."""
 
 

@@ -12,6 +12,7 @@ added by one file and one line in `METHODS`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,9 @@ from replay.requests import Requests
 from replay.steps import StepLog
 from schemas.errors import InputError
 from schemas.speculative import effective
+
+if TYPE_CHECKING:
+    from replay.recorded.suffix_walk import SuffixCache  # compiles: only when used
 
 METHODS = {
     "none": "replay.recorded.walk:replay_none",
@@ -61,6 +65,7 @@ def replay_recorded(
     progress: Callable[[int], None] | None = None,
     dtype: str = "float32",
     target: str | None = None,
+    cache: "SuffixCache | None" = None,
 ) -> StepLog:
     """Every decode step of every request, as vLLM's runner would take them one sequence at a time.
 
@@ -73,6 +78,8 @@ def replay_recorded(
         progress: called with how many more requests are done.
         dtype: what a draft model computes in, "float32" or "bfloat16"; vLLM takes the target's.
         target: folder of the target model; only a draft with a vocabulary of its own needs it, for the tokenizer.
+        cache: suffix only: what earlier requests left behind (`replay.recorded.suffix.new_cache`, filled by earlier
+            calls); these requests are added to it. None = nothing.
 
     Raises:
         InputError: a setting or a request that recorded replay cannot take, named, before anything is computed.
@@ -85,6 +92,10 @@ def replay_recorded(
     limit = NO_LIMIT if max_model_len is None else max_model_len
     module, function = (PADDED.get((method, runner)) or METHODS[method]).split(":")
     more = {"dtype": dtype, "target": target} if method == "draft_model" else {}
+    if cache is not None:
+        if method != "suffix":
+            raise InputError(f"method {method!r} keeps no cache from one request to the next; only suffix does")
+        more = {"cache": cache}
     return getattr(import_module(module), function)(requests, config, Limits(limit, limit), progress, **more)
 
 

@@ -1,68 +1,45 @@
-"""Suffix decoding over arctic-inference's own cache, driven as vLLM 0.32.0 drives it with one sequence at a time.
+"""Suffix decoding as vLLM 0.32.0 drives arctic-inference 0.3.0, one sequence at a time, by our own compiled engine.
 
-Follows vllm/v1/spec_decode/suffix_decoding.py. The tree of earlier responses is state: requests are replayed in the
-order given, and a replay starts with an empty tree. Knows nothing of concurrency: with several sequences at once the
-tree depends on how they interleave.
+What `speculative_config` says becomes a tree and its settings here; the walk is in `suffix_walk`. The tree of earlier
+responses is state: requests are replayed in the order given. Knows nothing of concurrency: with several sequences at
+once the tree depends on how they interleave.
 """
 
-import numpy as np
+from collections.abc import Mapping
 
-from replay.recorded.walk import NO_MATCH, PROPOSED, Limits, Progress, Sequence, walk
+from replay.recorded.suffix_walk import Setting, SuffixCache, walk_suffix
+from replay.recorded.walk import NO_LIMIT, Limits, Progress
 from replay.requests import Requests
 from replay.steps import StepLog
-from schemas.errors import EnvironmentProblem
 
 
-def replay_suffix(requests: Requests, config: dict, limits: Limits, progress: Progress | None) -> StepLog:
+def new_cache(config: Mapping) -> SuffixCache:
+    """The empty global tree that a serving replica starts with.
+
+    Args:
+        config: effective `speculative_config` (`schemas.speculative.effective`).
+    """
+    return SuffixCache(config["suffix_decoding_max_tree_depth"], config["suffix_decoding_max_cached_requests"])
+
+
+def replay_suffix(
+    requests: Requests, config: Mapping, limits: Limits, progress: Progress | None, cache: SuffixCache | None = None
+) -> StepLog:
     """Replay with suffix decoding.
 
     Args:
         requests: with recorded outputs, in serving order.
-        config: effective `speculative_config` (`schemas.speculative.effective`).
-        limits: see `walk.Limits`.
+        config: effective `speculative_config`.
+        limits: see `walk.Limits`; there is no drafter with a limit of its own.
         progress: told of each request done.
-
-    Raises:
-        EnvironmentProblem: arctic-inference is not installed.
+        cache: what earlier requests left behind, from `new_cache` of the same settings; these requests are added to
+            it. None = nothing.
     """
-    k = config["num_speculative_tokens"]
-    depth = config["suffix_decoding_max_tree_depth"]
-    cache = _cache(depth, config["suffix_decoding_max_cached_requests"])
-
-    def ingest(sequence: Sequence, old: int, new: int) -> None:
-        # vLLM stops a finished request only when the next one has speculated; its local tree serves itself alone,
-        # so stopping it here, before the next one starts, changes no candidate but frees memory sooner.
-        if sequence.index not in cache.active_requests:
-            for finished in list(cache.active_requests):
-                cache.stop_request(finished)
-            cache.start_request(sequence.index, sequence.ids[: sequence.start])
-        cache.add_active_response(sequence.index, sequence.ids[old:new])
-
-    def look(sequence: Sequence, history: int) -> tuple[int, int, int]:
-        most = min(k, limits.model - history - 1)
-        if most <= 0:
-            return 0, 0, NO_MATCH
-        draft = cache.speculate(
-            sequence.index,
-            sequence.ids[max(0, history - depth) : history],
-            max_spec_tokens=most,
-            max_spec_factor=config["suffix_decoding_max_spec_factor"],
-            min_token_prob=config["suffix_decoding_min_token_prob"],
-        ).token_ids
-        if not draft:
-            return 0, 0, NO_MATCH
-        record = sequence.ids[history : history + len(draft)]
-        differ = np.flatnonzero(np.asarray(draft[: len(record)]) != record)
-        return len(draft), int(differ[0]) if len(differ) else len(record), PROPOSED
-
-    return walk(requests, k, limits, look, ingest, progress)
-
-
-def _cache(depth: int, cached: int):
-    try:
-        from arctic_inference.suffix_decoding import SuffixDecodingCache
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"recorded suffix replay needs arctic-inference==0.3.0 ({error}); `make setup` installs it"
-        ) from None
-    return SuffixDecodingCache(max_tree_depth=depth, max_cached_requests=cached)
+    setting = Setting(
+        config["num_speculative_tokens"],
+        config["suffix_decoding_max_spec_factor"],
+        config["suffix_decoding_min_token_prob"],
+    )
+    limit = None if limits.model == NO_LIMIT else limits.model
+    (log,) = walk_suffix(requests, [setting], cache or new_cache(config), max_model_len=limit, progress=progress)
+    return log

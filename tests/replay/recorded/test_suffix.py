@@ -1,4 +1,5 @@
-"""Suffix decoding against vLLM's own proposer class, every step, with the cache carried from request to request."""
+"""Recorded suffix replay against vLLM's own proposer class over arctic-inference's cache: every step, the cache carried
+from request to request."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,9 @@ from sequences import records
 from upstream import FAR, Suffix, logged, serve
 
 from replay.recorded.engine import replay_recorded
+from replay.recorded.suffix import new_cache
 from replay.requests import Requests
+from schemas.errors import InputError
 from schemas.speculative import effective
 
 
@@ -72,3 +75,21 @@ def test_later_requests_see_the_tokens_past_the_cut():
     prompts, outputs = [phrase, [1, 2]], [[*phrase[:4]], [8, 9, 10, 11, 12, 13]]
     assert_serves(list(zip(prompts, outputs, [phrase[4:], []], strict=True)), suffix(k=4, prob=0.0))
     assert_serves(list(zip(prompts, outputs, [[], []], strict=True)), suffix(k=4, prob=0.0))
+
+
+@settings(deadline=None, max_examples=30)
+@given(records=st.lists(records(), min_size=2, max_size=6), config=configs, data=st.data())
+def test_a_cache_carried_over_is_what_one_call_would_have(records, config, data):
+    requests = Requests.from_lists(*zip(*records, strict=True))
+    cut = data.draw(st.integers(0, len(records)))
+    cache = new_cache(config)
+    replay_recorded(requests.take(range(cut)), config, cache=cache)
+    rest = replay_recorded(requests.take(range(cut, len(records))), config, cache=cache)
+    whole = replay_recorded(requests, config)
+    assert [logged(rest, i) for i in range(len(records) - cut)] == [logged(whole, i) for i in range(cut, len(records))]
+
+
+def test_only_suffix_takes_a_cache():
+    ngram = {"method": "ngram", "num_speculative_tokens": 2}
+    with pytest.raises(InputError, match="'ngram' keeps no cache"):
+        replay_recorded(Requests.from_lists([[1]], [[2]]), ngram, cache=new_cache(suffix()))
