@@ -232,6 +232,35 @@ def report(
 
 
 @app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="RUN", help="Run id.")],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Another run; left out, compare the proposers of the first.")
+    ] = None,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """What changed in tokens per step, how much of it is coverage and how much acceptance, and whether it is noise.
+
+    Example: specreplay compare demo-recorded-3df98b6b68 demo-recorded-77aa01c9e2
+    """
+    from pipeline.compare import compare as run_compare
+    from pipeline.compare import lines, notes
+    from pipeline.output import print_table
+    from pipeline.views import connect
+    from pipeline.warehouse import Warehouse
+
+    changes = run_compare(connect(Warehouse(warehouse)), before, after)
+    if as_json:
+        _print_json([change.as_dict() for change in changes])
+        return
+    rows = lines(changes)
+    print_table(rows[0], rows)
+    for note in notes(changes):
+        print(f"note: {note}", file=sys.stderr)
+
+
+@app.command()
 def sql(
     statement: Annotated[str | None, typer.Argument(help="A SELECT over the views.")] = None,
     format_: Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")] = "table",

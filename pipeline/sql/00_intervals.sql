@@ -12,6 +12,10 @@
 -- freedom       Satterthwaite's degrees of freedom of that variance: m - 1 for m sessions of one size, about 1 where
 --               one session rules
 -- t_quantile    97.5 % quantile of Student's t, by a polynomial in 1 / freedom that is off by less than 2e-5 of it
+--
+-- The ends lie a half width away on a scale without ends, where a ratio of skewed sums is nearer to normal: the logit of
+-- a share (share_end), the logarithm of what exceeds 1 (length_end). `away` is minus or plus the half width; where it is
+-- 0 (all sessions alike) both ends are the value itself.
 CREATE MACRO squares(x, y, xx, xy, yy) AS greatest(xx - 2 * (x / y) * xy + (x / y) * (x / y) * yy, 0);
 
 CREATE MACRO spread(h2, h3) AS CASE WHEN h2 + h2 * h2 - 2 * h3 > 1e-9 * h2 THEN h2 + h2 * h2 - 2 * h3 END;
@@ -31,3 +35,11 @@ CREATE MACRO t_quantile(freedom) AS
     1.959963984540054::double * exp(
         (1.21009 + (0.708389 + (0.16596 - (0.315678 - 0.100416 / freedom) / freedom) / freedom) / freedom) / freedom
     );
+
+CREATE MACRO share_end(share, away) AS
+    CASE WHEN away = 0 THEN share ELSE
+        1 / (1 + (1 - share) / nullif(share, 0) * exp(-away / nullif(share * (1 - share), 0)))
+    END;
+
+CREATE MACRO length_end(length, away) AS
+    CASE WHEN away = 0 THEN length ELSE 1 + (length - 1) * exp(away / nullif(length - 1, 0)) END;

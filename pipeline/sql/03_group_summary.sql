@@ -13,9 +13,10 @@
 -- acceptance_rate           pooled C / D; NULL when D = 0
 -- mean_acceptance_length    pooled 1 + C / R; NULL when R = 0
 -- tokens_per_step           pooled E / S; NULL when S = 0
--- X_low, X_high             95 % interval of the pooled X over sessions like these (00_intervals.sql), cut
---                           at what X can be: 0 to 1, or at least 1. NULL where X is, or where fewer than 2 sessions
---                           define it. Below some 50 sessions take it as rough
+-- X_low, X_high             95 % interval of the pooled X over sessions like these (00_intervals.sql). NULL where X is,
+--                           or where fewer than 2 sessions define it
+-- effective_sessions        sessions of one length that would say as much about the spread; far fewer than `sessions`
+--                           where a few long ones rule. Below some 30 take the intervals as rough. NULL with them
 -- X_mean, X_n               per request: mean of the requests' own X over the X_n requests where it is defined
 -- equal_outputs             share of requests whose output equals that of `none`, over equal_outputs_n compared
 CREATE VIEW group_summary AS
@@ -159,6 +160,7 @@ SELECT
     widths.requests,
     widths.empty_outputs,
     widths.sessions,
+    S_freedom + 1 AS effective_sessions,
     widths.prompt_tokens,
     widths.output_tokens,
     widths.steps,
@@ -173,32 +175,23 @@ SELECT
     widths.unverified,
     widths.prefill_filler,
     coverage,
-    CASE WHEN coverage_half IS NOT NULL THEN greatest(coverage - coverage_half, 0) END AS coverage_low,
-    CASE WHEN coverage_half IS NOT NULL THEN least(coverage + coverage_half, 1) END AS coverage_high,
+    share_end(coverage, -coverage_half) AS coverage_low,
+    share_end(coverage, coverage_half) AS coverage_high,
     coverage_sum / nullif(coverage_n, 0) AS coverage_mean,
     coverage_n,
     acceptance_rate,
-    CASE
-        WHEN acceptance_rate_half IS NOT NULL THEN greatest(acceptance_rate - acceptance_rate_half, 0)
-    END AS acceptance_rate_low,
-    CASE
-        WHEN acceptance_rate_half IS NOT NULL THEN least(acceptance_rate + acceptance_rate_half, 1)
-    END AS acceptance_rate_high,
+    share_end(acceptance_rate, -acceptance_rate_half) AS acceptance_rate_low,
+    share_end(acceptance_rate, acceptance_rate_half) AS acceptance_rate_high,
     acceptance_rate_sum / nullif(acceptance_rate_n, 0) AS acceptance_rate_mean,
     acceptance_rate_n,
     mean_acceptance_length,
-    CASE
-        WHEN mean_acceptance_length_half IS NOT NULL
-            THEN greatest(mean_acceptance_length - mean_acceptance_length_half, 1)
-    END AS mean_acceptance_length_low,
-    mean_acceptance_length + mean_acceptance_length_half AS mean_acceptance_length_high,
+    length_end(mean_acceptance_length, -mean_acceptance_length_half) AS mean_acceptance_length_low,
+    length_end(mean_acceptance_length, mean_acceptance_length_half) AS mean_acceptance_length_high,
     mean_acceptance_length_sum / nullif(mean_acceptance_length_n, 0) AS mean_acceptance_length_mean,
     mean_acceptance_length_n,
     tokens_per_step,
-    CASE
-        WHEN tokens_per_step_half IS NOT NULL THEN greatest(tokens_per_step - tokens_per_step_half, 1)
-    END AS tokens_per_step_low,
-    tokens_per_step + tokens_per_step_half AS tokens_per_step_high,
+    length_end(tokens_per_step, -tokens_per_step_half) AS tokens_per_step_low,
+    length_end(tokens_per_step, tokens_per_step_half) AS tokens_per_step_high,
     tokens_per_step_sum / nullif(tokens_per_step_n, 0) AS tokens_per_step_mean,
     tokens_per_step_n,
     equal.equal_outputs,
