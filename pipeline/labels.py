@@ -16,7 +16,7 @@ _SAID = "model sampling finish_reason extra".split()
 
 
 def labels(planned: Plan, warehouse: Warehouse) -> dict[str, dict[str, str]]:
-    """{proposer: {label, reason}}: label is "live", "exact" or "proxy"; live has no reason."""
+    """{proposer: {label, reason}}: label is "live", "exact", "proxy" or "hypothetical"; live has no reason."""
     if planned.live:
         return {proposer.name: {"label": "live"} for proposer in planned.config.proposer}
     config = planned.config

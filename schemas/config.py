@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from schemas.errors import InputError
-from schemas.speculative import default_name, effective, expand, proposer_key, unknown_key
+from schemas.speculative import HYPOTHETICAL, default_name, effective, expand, proposer_key, unknown_key
 
 
 class _Section(BaseModel):
@@ -63,7 +63,10 @@ class EngineSection(BaseModel):
 
 
 class Proposer(_Section):
-    """One proposer: a free name and vLLM's `speculative_config` (as vLLM fills it in)."""
+    """One proposer: a free name and vLLM's `speculative_config` (as vLLM fills it in), or a combination of such.
+
+    A combination (`hypothetical = { … }`, see `schemas.speculative`) has method "hypothetical".
+    """
 
     name: str
     config: dict[str, Any]
@@ -163,12 +166,15 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
     for i, entry in enumerate(entries):
         where = f"{path}: proposer {entry.get('name', i + 1)!r}"
         for key in entry:
-            if key not in ("name", "config"):
-                raise unknown_key(where, key, ("name", "config"))
-        raw = dict(entry.get("config", {}))
-        if "model" in raw and raw.get("method") != "custom_class":
-            raw["model"] = _anchored(raw["model"], path)
-        grid = expand(raw)
+            if key not in ("name", "config", "hypothetical"):
+                raise unknown_key(where, key, ("name", "config", "hypothetical"))
+        if "hypothetical" in entry:
+            grid = [_combination(entry, live, path, where)]
+        else:
+            raw = _with_model(entry.get("config", {}), path)
+            if raw.get("method") == HYPOTHETICAL:
+                raise InputError(f"{where}: write a combination as hypothetical = {{ of = [ … ] }}, without config")
+            grid = expand(raw)
         for settings in grid:
             full = effective(settings, where)
             base = entry.get("name")
@@ -178,6 +184,29 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
     if live and not any(p["config"] == baseline for p in out):
         out.insert(0, {"name": "none", "config": baseline, "key": proposer_key(baseline, runner)})
     return out
+
+
+def _combination(entry: dict, live: bool, path: Path, where: str) -> dict:
+    if "config" in entry:
+        raise InputError(f"{where}: has config and hypothetical; a proposer has one of them")
+    if live:
+        raise InputError(f'{where}: no engine offers a hypothetical combination; it needs [engine] kind = "recorded"')
+    raw = entry["hypothetical"]
+    if not isinstance(raw, dict):
+        raise InputError(f"{where}: hypothetical = {raw!r} must be a table, for example {{ of = [ … ] }}")
+    for key in ("method", "num_speculative_tokens"):
+        if key in raw:
+            raise InputError(f"{where}: {key} belongs to the proposers in `of`")
+    of = raw.get("of")
+    if isinstance(of, list):
+        raw = raw | {"of": [_with_model(member, path) if isinstance(member, dict) else member for member in of]}
+    return {"method": HYPOTHETICAL} | raw
+
+
+def _with_model(settings: dict, path: Path) -> dict:
+    if "model" in settings and settings.get("method") != "custom_class":
+        return settings | {"model": _anchored(settings["model"], path)}
+    return dict(settings)
 
 
 def _anchored(model: Any, path: Path) -> Any:

@@ -39,6 +39,22 @@ _LIMITS: dict[str, tuple[type, float | None, float | None]] = {
 }
 
 
+HYPOTHETICAL = "hypothetical"
+"""The method of a combination that no engine offers, see `_hypothetical`."""
+
+_COMBINATION: dict[str, tuple[type, float, str]] = {
+    "min_match_length": (int, 0, "a whole number of tokens, 0 = no floor"),
+    "min_score": (float, 0, "a number, 0 = no floor"),
+    "cool_down": (int, 0, "a whole number of decode steps, 0 = none"),
+    "adaptive": (bool, False, "true or false"),
+}
+"""Key of a combination: (type, default, what it must be)."""
+
+
+_KINDS = {"parallel_drafting": "parallel", "use_heterogeneous_vocab": "foreign"}
+"""Kinds of draft model, as names tell them apart."""
+
+
 def unknown_key(where: str, key: str, known: Iterable[str]) -> InputError:
     """The error for a key nobody knows, with the nearest known one."""
     near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
@@ -58,6 +74,8 @@ def effective(config: Mapping, where: str = "proposer") -> dict:
     Raises:
         InputError: unknown key, wrong type, value out of range, or min above max; names the key and the value.
     """
+    if config.get("method") == HYPOTHETICAL:
+        return _hypothetical(config, where)
     for key in config:
         if key not in KEYS:
             raise unknown_key(where, key, KEYS)
@@ -106,16 +124,70 @@ def _fill_suffix(out: dict) -> None:
     out.setdefault("num_speculative_tokens", out["suffix_decoding_max_tree_depth"])
 
 
+def _hypothetical(config: Mapping, where: str) -> dict:
+    """A combination of proposers, with defaults filled in.
+
+    Keys: `of`, a list of `speculative_config`s (ngram, suffix, draft_model, or {} for no proposer). `combine`: "first",
+    the first of them that proposes anything, or "longest", the one that proposes most, the earlier one if equal.
+    `min_match_length`: n-gram and suffix propose nothing on a shorter match. `min_score`: suffix proposes nothing below
+    this expected number of accepted tokens. `cool_down`: so many decode steps propose nothing after a round that
+    accepted nothing. `adaptive`: two more candidates after a round that accepted all, one fewer after any other.
+    """
+    known = ("method", "combine", "of", "num_speculative_tokens", *_COMBINATION)
+    for key in config:
+        if key not in known:
+            raise unknown_key(where, key, known[1:3] + known[4:])
+    combine, of = config.get("combine", "first"), config.get("of")
+    if combine not in ("first", "longest"):
+        raise InputError(f'{where}: combine = {combine!r} must be "first" or "longest"')
+    if not isinstance(of, list) or not of or not all(isinstance(member, Mapping) for member in of):
+        raise InputError(f'{where}: needs of = a list of proposers\' settings, for example [{{ method = "suffix" }}]')
+    members = []
+    for number, member in enumerate(of, 1):
+        inside = f"{where}: proposer {number} in `of`"
+        for key, value in member.items():
+            if isinstance(value, list) and key not in LIST_KEYS:
+                raise InputError(f"{inside}: {key} = {value!r}: a list is no grid inside a combination")
+        members.append(effective({} if member == {"method": "none"} else member, inside))
+        if members[-1]["method"] not in ("none", "ngram", "suffix", "draft_model"):
+            raise InputError(
+                f"{inside}: a combination takes ngram, suffix or draft_model, not {members[-1]['method']!r}"
+            )
+    out = {"method": HYPOTHETICAL, "combine": combine, "of": members}
+    for key, (type_, default, what) in _COMBINATION.items():
+        value = out[key] = config.get(key, default)
+        kinds = {bool: (bool,), int: (int,), float: (int, float)}[type_]
+        if not isinstance(value, kinds) or isinstance(value, bool) != (type_ is bool) or not 0 <= value < 2**31:
+            raise InputError(f"{where}: {key} = {value!r} must be {what}")
+    for key, needed in (("min_match_length", {"ngram", "suffix"}), ("min_score", {"suffix"})):
+        if out[key] and not needed & methods(out):
+            raise InputError(
+                f"{where}: {key} = {out[key]!r} is a floor for {' or '.join(sorted(needed))}: none is in `of`"
+            )
+    return out | {"num_speculative_tokens": max(member.get("num_speculative_tokens", 0) for member in members)}
+
+
+def methods(config: Mapping) -> set[str]:
+    """The methods that effective settings use: one, or those of a combination."""
+    return {member["method"] for member in config["of"]} if config["method"] == HYPOTHETICAL else {config["method"]}
+
+
 def proposer_key(config: Mapping, runner: str) -> str:
     """Hash of the effective settings, 12 hex digits: trends are keyed on it, not on the free name.
 
     A draft model counts by its files, not by where they lie.
     """
+    canonical = json.dumps({"config": _by_content(config), "runner": runner}, sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _by_content(config: Mapping) -> dict:
     settings = dict(config)
     if "model" in settings:
         settings["model"] = fingerprint(settings["model"])
-    canonical = json.dumps({"config": settings, "runner": runner}, sort_keys=True, default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    if "of" in settings:
+        settings["of"] = [_by_content(member) for member in settings["of"]]
+    return settings
 
 
 def default_name(config: Mapping) -> str:
@@ -130,7 +202,12 @@ def default_name(config: Mapping) -> str:
         return f"{method} {config['prompt_lookup_min']}-{config['prompt_lookup_max']}{k}"
     if method == "suffix":
         return f"suffix d{config['suffix_decoding_max_tree_depth']}{k}"
-    return f"{method}{k}"
+    if method == HYPOTHETICAL:
+        changed = [f"{key} {config[key]}" for key, (_, default, _) in _COMBINATION.items() if config[key] != default]
+        parts = " + ".join(default_name(member) for member in config["of"])
+        return ", ".join([f"{config['combine']} of {parts}", *changed])
+    kind = "".join(f" {word}" for key, word in _KINDS.items() if config.get(key))
+    return f"{method}{kind}{k}"
 
 
 def expand(config: Mapping) -> list[dict]:

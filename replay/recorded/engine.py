@@ -21,7 +21,7 @@ from replay.recorded.walk import NO_LIMIT, Limits
 from replay.requests import Requests
 from replay.steps import StepLog
 from schemas.errors import InputError
-from schemas.speculative import effective
+from schemas.speculative import HYPOTHETICAL, effective, methods
 
 if TYPE_CHECKING:
     from replay.recorded.suffix_walk import SuffixCache  # compiles: only when used
@@ -31,6 +31,7 @@ METHODS = {
     "ngram": "replay.recorded.ngram:replay_ngram",
     "suffix": "replay.recorded.suffix:replay_suffix",
     "draft_model": "replay.recorded.draft_model:replay_draft_model",
+    HYPOTHETICAL: "replay.recorded.hypothetical:replay_hypothetical",
 }
 """vLLM's method: where its replay lives, imported when used, so that n-gram needs no torch and live runs no numba."""
 
@@ -91,7 +92,7 @@ def replay_recorded(
     _check_requests(requests, max_model_len)
     limit = NO_LIMIT if max_model_len is None else max_model_len
     module, function = (PADDED.get((method, runner)) or METHODS[method]).split(":")
-    more = {"dtype": dtype, "target": target} if method == "draft_model" else {}
+    more = {"dtype": dtype, "target": target} if method in ("draft_model", HYPOTHETICAL) else {}
     if cache is not None:
         if method != "suffix":
             raise InputError(f"method {method!r} keeps no cache from one request to the next; only suffix does")
@@ -145,6 +146,11 @@ def check(config: Mapping, runner: str = "v1", target: str | None = None) -> Non
         raise InputError(f"runner = {runner!r}: there are v1 and v2")
     if method not in METHODS and (method, runner) not in PADDED:
         raise InputError(f"recorded replay has no method {method!r}; it has {', '.join([*METHODS, 'ngram_gpu'])}")
+    if method == HYPOTHETICAL:
+        if runner != "v1" and "ngram" in methods(config):
+            raise InputError(f'runner = {runner!r}: a combination takes n-gram lookup by the rule of "v1" only')
+        for member in config["of"]:
+            check(member, runner, target)
     for (key, value), why in _REFUSED.items():
         given = config.get(key)
         if given is not None and value in (given, any):

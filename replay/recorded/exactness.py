@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from replay.requests import Requests
+from schemas.speculative import HYPOTHETICAL, methods
 
 REFUSED_WITH_SPECULATION = ("min_p", "logit_bias")
 """Sampling settings with which vLLM does not speculate at all."""
@@ -34,7 +35,7 @@ def label(
     max_model_len: int | None = None,
     concurrency: int = 1,
 ) -> tuple[str, str]:
-    """`("exact", reason)` or `("proxy", reasons joined by "; ")`.
+    """`("exact", reason)` or `("proxy", reasons joined by "; ")`; for a combination no engine offers "hypothetical".
 
     Args:
         requests: with recorded outputs.
@@ -53,6 +54,8 @@ def label(
         _interleaved(requests, config, max_model_len, concurrency),
     )
     reasons = [reason for reason in checks if reason]
+    if config["method"] == HYPOTHETICAL:
+        return HYPOTHETICAL, "; ".join(["no engine offers this combination of proposers", *reasons])
     if reasons and config["method"] != "none":
         return "proxy", "; ".join(reasons)
     return "exact", "the trace holds the ids this target sampled, and what it would have said past the end"
@@ -109,7 +112,7 @@ def _end_unknown(requests: Requests) -> str:
 def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None, concurrency: int) -> str:
     if concurrency == 1:
         return ""
-    if config["method"] == "suffix":
+    if "suffix" in methods(config):
         return "suffix with several sequences at once: the shared tree depends on how they interleave"
     longest = int((requests.prompts.lengths + requests.outputs.lengths).max(initial=0))
     if max_model_len is not None and longest + 2 * config.get("num_speculative_tokens", 0) > max_model_len:
