@@ -29,6 +29,9 @@ IMPLAUSIBLE = 1.15
 """Warn where the speed against none is more than this many times tokens per step: a step that verifies candidates costs
 at least a plain one, so the two were not measured under equal load."""
 
+FEW_SESSIONS = 30
+"""Mark intervals that rest on fewer effective sessions: simulated, they hold the truth less often than they say."""
+
 _DEFINITIONS = (
     "coverage = R / S, decode steps that proposed anything; acceptance rate = C / D; mean acceptance length = "
     "1 + C / R over those steps; tokens per step = E / S, misses included: what a user gets, and what ranks."
