@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.executor import run_jobs
 from pipeline.labels import labels
 from pipeline.plan import Plan, plan
-from pipeline.units import Job, perform
+from pipeline.units import Job, perform, shared
 from pipeline.warehouse import RunRecord, Warehouse
 from replay.requests import Requests
 from schemas.config import ReplayConfig
@@ -122,8 +122,11 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
         report(proposer, sum(counts[shard] for shard in shards[proposer]), planned.requests)
 
     def advance(job: Job, count: int) -> None:
-        counts[job.unit.shard] = count
-        tell(job.unit.proposer.name)
+        for unit in job.units:  # done one after the other
+            before, counts[unit.shard] = counts[unit.shard], min(count, len(unit.rows))
+            count -= counts[unit.shard]
+            if counts[unit.shard] != before:
+                tell(unit.proposer.name)
 
     failed: dict[str, dict] = {}
     errors: list[Exception] = []
@@ -131,23 +134,26 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
     def give_up(job: Job, error: Exception) -> None:
         mismatch = isinstance(error, ReconciliationError)
         reason = str(error) if isinstance(error, SpecreplayError | RuntimeError) else f"{type(error).__name__}: {error}"
-        failed[job.unit.shard] = {"reason": reason, "mismatch": mismatch}
-        errors.append(error)
+        there = warehouse.committed(run) if job.also else {}
+        for unit in job.units:
+            if unit.shard not in there:
+                failed[unit.shard] = {"reason": reason, "mismatch": mismatch}
+                errors.append(error)
 
     if planned.live and len(counts) > len(committed):
         _check_live(planned, warehouse)
     for proposer in shards:
         tell(proposer)
+    left = [unit for unit in planned.units if unit.shard not in committed]
     jobs = [
-        Job(str(warehouse.root), run, planned.trace.name, planned.config, unit)
-        for unit in planned.units
-        if unit.shard not in committed
+        Job(str(warehouse.root), run, planned.trace.name, planned.config, first, tuple(also))
+        for first, *also in shared(left, planned.live)
     ]
     run_jobs(
         jobs,
         perform,
         1 if planned.live else planned.config.run.workers,  # live: one engine at a time
-        done=lambda job, facts: advance(job, len(job.unit.rows)),
+        done=lambda job, facts: advance(job, sum(len(unit.rows) for unit in job.units)),
         failed=give_up,
         progress=advance,
     )

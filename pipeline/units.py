@@ -5,7 +5,7 @@ not on who ran it or when (live times excepted).
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline.plan import Unit
 from pipeline.rollups import rollups
 from pipeline.warehouse import Warehouse
+from replay.recorded.engine import NGRAM
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import ReplayConfig
@@ -30,22 +31,45 @@ _COLUMNS = (
 Progress = Callable[[int], None]
 """Called with how many of the unit's requests are done."""
 
+Made = tuple[dict[str, pa.Table], dict[str, Any]]
+"""A unit's tables, and the facts committed with them."""
+
 
 @dataclass(frozen=True)
 class Job:
-    """A unit and where it belongs: all that a worker process is told."""
+    """A unit and where it belongs: all that a worker process is told.
+
+    `also` are units of n-gram lookups over the same requests: they share one index with `unit`, an n-gram lookup too.
+    """
 
     root: str
     run: str
     trace: str
     config: ReplayConfig
     unit: Unit
+    also: tuple[Unit, ...] = ()
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """All units of the job, in the order they are done."""
+        return self.unit, *self.also
+
+
+def shared(units: Sequence[Unit], live: bool) -> list[tuple[Unit, ...]]:
+    """The units in order, those that can share an index together."""
+    groups: dict[object, list[Unit]] = {}
+    for unit in units:
+        alone = live or unit.proposer.method not in NGRAM
+        groups.setdefault(unit.shard if alone else unit.rows.tobytes(), []).append(unit)
+    return [tuple(group) for group in groups.values()]
 
 
 def perform(job: Job, progress: Progress) -> dict[str, Any]:
-    """Replay the unit and commit it; returns the facts committed with it (live: engine and reconciliation).
+    """Replay the job's units and commit each; returns the facts committed with the last one (live: engine and
+    reconciliation).
 
-    A unit that someone else committed meanwhile is left as it is, and its facts are returned.
+    A unit that someone else committed meanwhile is left as it is, and its facts are returned. `progress` counts the
+    requests of all units.
 
     Raises:
         InputError: the config or a request is refused.
@@ -54,18 +78,19 @@ def perform(job: Job, progress: Progress) -> dict[str, Any]:
     """
     warehouse = Warehouse(job.root)
     requests = Requests.from_table(warehouse.read_trace(job.trace, _COLUMNS, job.unit.rows))
-    work = _live if job.config.engine.kind == "vllm" else _recorded
-    tables, facts = work(job, requests, progress)
-    if warehouse.commit_shard(job.run, job.unit.shard, tables | rollups(tables), facts):
-        return facts
-    return warehouse.committed(job.run)[job.unit.shard]["facts"]
+    work = _live if job.config.engine.kind == "vllm" else _lookups if job.also else _recorded
+    facts: dict[str, Any] = {}
+    for unit, (tables, facts) in zip(job.units, work(job, requests, progress), strict=True):
+        if not warehouse.commit_shard(job.run, unit.shard, tables | rollups(tables), facts):
+            facts = warehouse.committed(job.run)[unit.shard]["facts"]
+    return facts
 
 
 def _limit(config: ReplayConfig) -> int | None:
     return None if config.trace.max_model_len == "none" else config.trace.max_model_len
 
 
-def _recorded(job: Job, requests: Requests, progress: Progress) -> tuple[dict[str, pa.Table], dict]:
+def _recorded(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
     # Here and not above: a live run's parent process never loads numba, which breaks vLLM's start.
     from replay.recorded.engine import replay_recorded
 
@@ -85,11 +110,25 @@ def _recorded(job: Job, requests: Requests, progress: Progress) -> tuple[dict[st
         dtype=job.config.engine.dtype or "float32",
         target=job.config.engine.model,
     )
+    yield _walked(job.unit, requests, log)
+
+
+def _lookups(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
+    from replay.recorded.engine import replay_ngram_grid  # not above: see _recorded
+
+    configs = [unit.proposer.config for unit in job.units]
+    logs = replay_ngram_grid(requests, configs, runner=job.config.engine.runner, max_model_len=_limit(job.config))
+    for number, (unit, log) in enumerate(zip(job.units, logs, strict=True), 1):
+        yield _walked(unit, requests, log)
+        progress(number * len(requests))
+
+
+def _walked(unit: Unit, requests: Requests, log: StepLog) -> Made:
     columns = {"finish_reason": requests.meta.column("finish_reason")}
-    return tables(job.unit, requests, log, requests.outputs.lengths, 1, columns), {}
+    return tables(unit, requests, log, requests.outputs.lengths, 1, columns), {}
 
 
-def _live(job: Job, requests: Requests, progress: Progress) -> tuple[dict[str, pa.Table], dict]:
+def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
     from replay.live.launch import run_live
 
     engine, proposer = job.config.engine, job.unit.proposer
@@ -106,7 +145,7 @@ def _live(job: Job, requests: Requests, progress: Progress) -> tuple[dict[str, p
     }
     made = tables(job.unit, requests, result.log, result.outputs.lengths, engine.concurrency, columns)
     made["engine_steps"] = result.engine_steps
-    return made, {"engine": result.engine, "reconciliation": result.reconciliation}
+    yield made, {"engine": result.engine, "reconciliation": result.reconciliation}
 
 
 def tables(
