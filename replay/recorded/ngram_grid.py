@@ -63,7 +63,8 @@ def _replay(requests: Requests, configs: Sequence[dict], runner: str, limits: Li
     said_at = outputs.offsets + tails.offsets
     rows = int(np.maximum(outputs.lengths - 1, 0).sum())
     for config in configs:
-        columns = [np.empty(rows, t) for t in (np.int32, np.int32, np.int16, np.int16, np.int16, np.int8, np.int16)]
+        columns = [np.empty(rows, t) for t in (np.int32, np.int32, np.int16, np.int16)]
+        columns += [np.zeros(rows, np.int16), np.empty(rows, np.int8), np.zeros(rows, np.int16)]
         arrays = entries[tops.index(config["prompt_lookup_max"])], prompts.lengths, outputs.offsets, said, said_at
         settings = config["prompt_lookup_min"], config["num_speculative_tokens"], limits.model
         if (config["method"], runner) == ("ngram", "v1"):
@@ -91,6 +92,8 @@ def _walk(
 ):  # fmt: skip
     """Fill the columns by the rule of "ngram" on V1; return the number of rows. Positions count from the prompt's end.
 
+    `overrun` and `filler` come as zeros.
+
     A walk depends on distances alone, so the lengths are taken from the prompt's end too.
     """
     row = 0
@@ -98,6 +101,20 @@ def _walk(
         start, end = prompt_tokens[i], output_at[i + 1] - output_at[i]
         record = said[said_at[i] : said_at[i + 1]]
         history, number, asked = 1, 0, _fits(start, k, drafter_limit)
+        if start + end + 2 * k <= min(model_limit, drafter_limit):  # far from any limit: nothing cut, nothing padded
+            while history < end:
+                entry = entries[output_at[i] + history]
+                found = window(entry) >= min_n
+                proposed = min(k, distance(entry)) if found else 0
+                matched = min(proposed, agreement(entry))
+                number += 1
+                request[row], step[row], drafted[row], accepted[row] = i, number, proposed, matched
+                reason[row] = PROPOSED if found else TOO_SHORT if start + history < min_n else NO_MATCH
+                history += matched + 1
+                row += 1
+            if end > 1:
+                overrun[row - 1] = history - end
+            continue
         while history < end:
             entry = entries[output_at[i] + history]
             proposed, matched, why = 0, 0, NO_MATCH
