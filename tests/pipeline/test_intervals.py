@@ -136,7 +136,7 @@ def test_ends_stay_where_the_rate_can_be(tmp_path):
 
 
 def test_simulated_sessions_hold_the_truth():
-    """50 sessions, log-normal lengths, strong clustering: the 95 % intervals hold the truth at least 90 % of the time."""
+    """50 sessions, log-normal lengths, strong clustering: 95 % intervals hold the truth at least 90 % of the time."""
     found = held(np.random.default_rng(11), 400, 50, 1.0, 0.0)
     assert all(found[rate] >= 0.90 for rate in RATES), found
     assert found["effective_sessions"] < 30  # marked all the same
