@@ -5,7 +5,7 @@ code, so a change there would go on running as the old rule. Here the text of al
 """
 
 import hashlib
-from pathlib import Path
+import inspect
 from types import ModuleType
 
 from numba import njit
@@ -24,7 +24,7 @@ def cached_njit(*modules: ModuleType):
 
     Where no cache folder can be written the function is compiled in every process.
     """
-    digest = hashlib.sha256(b"\0".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()
+    digest = hashlib.sha256("\0".join(map(inspect.getsource, modules)).encode()).hexdigest()
 
     def decorate(function):
         compiled = njit(function)

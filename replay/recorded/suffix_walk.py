@@ -91,7 +91,7 @@ def walk_suffix(
     >>> requests = Requests.from_lists(prompts=[[5, 6, 7, 8, 5, 6]], outputs=[[7, 8, 5, 6, 9]])
     >>> (log,) = walk_suffix(requests, [Setting()], SuffixCache())
     >>> log.drafted.tolist(), log.accepted.tolist()
-    ([3, 4], [3, 0])
+    ([3], [3])
 
     Args:
         requests: with recorded outputs, in serving order.
