@@ -201,6 +201,9 @@ def _tooltip() -> list[alt.Tooltip]:
         alt.Tooltip("acceptance_rate:Q", title="acceptance rate = accepted / drafted", format=".1%"),
         alt.Tooltip("mean_acceptance_length:Q", title="mean acceptance length = 1 + accepted / rounds", format=".2f"),
         alt.Tooltip("tokens_per_step:Q", title="tokens per step = emitted / steps", format=".2f"),
+        *(alt.Tooltip(f"tokens_per_step_{end}:Q", title=f"95 % {end}", format=".2f") for end in ("low", "high")),
+        alt.Tooltip("sessions:Q", format=","),
+        alt.Tooltip("effective_sessions:Q", title="effective sessions", format=".0f"),
         *(alt.Tooltip(f"{name}:Q", format=",") for name in counts),
     ]
 

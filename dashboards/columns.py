@@ -12,6 +12,9 @@ HELP = {
     "proposer": "Free name from the config; speed and rank are per proposer.",
     "workload": "Kind of request, as the trace names it.",
     "requests": "Request outputs replayed with this proposer.",
+    "sessions": "Sessions the requests belong to; a request without one is its own. Intervals resample sessions.",
+    "effective_sessions": "Sessions of one length that would say as much about the spread: far fewer than there are "
+    "where a few long ones rule.",
     "steps": "S: engine iterations in which a sequence put out at least one token, minus the first (prefill's).",
     "rounds": "R: decode steps with at least one proposed candidate.",
     "drafted": "D: candidates scheduled for verification, filler left out.",
@@ -61,6 +64,8 @@ def written(column: str, value: float | None) -> str:
         return "n/a"
     if column in _PERCENT:
         return f"{value:.1%}"
+    if column == "effective_sessions":
+        return f"{value:.0f}"
     if column == "speedup_over_none":
         return f"{value:.2f}x"
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
@@ -79,6 +84,20 @@ def per_request(rows: pa.Table, key: str) -> None:
         mean = f"Mean of the requests' own {title(name)}, over the requests where it is defined. {HELP[name]}"
         columns[f"{name}_mean"] = (name, title(name), mean)
         columns[f"{name}_n"] = ("requests", "n", f"Requests in which {title(name)} is defined.")
+    _draw(rows.select(list(columns)), columns, key)
+
+
+def intervals(rows: pa.Table, key: str) -> None:
+    """Draw the 95 % interval of each pooled ratio, and how many sessions it rests on."""
+    columns = {
+        "proposer": ("proposer", "proposer", HELP["proposer"]),
+        "sessions": ("sessions", "sessions", HELP["sessions"]),
+        "effective_sessions": ("effective_sessions", "effective", HELP["effective_sessions"]),
+    }
+    for name in RATIOS:
+        help_ = f"95 % interval of {title(name)} over sessions drawn like these. {HELP[name]}"
+        columns[f"{name}_low"] = (name, f"{title(name)} from", help_)
+        columns[f"{name}_high"] = (name, "to", help_)
     _draw(rows.select(list(columns)), columns, key)
 
 

@@ -7,7 +7,7 @@ lengths), an acceptance part (change of length, at the mean of both coverages), 
 Counts come from request_summary; intervals resample sessions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -207,7 +207,7 @@ def _same_requests(con: Connection, before: tuple[str, str], after: tuple[str, s
     return query(con, sql, [*before, *after])["n"].to_pylist() == [0]
 
 
-def _rates(totals: Sequence[Fraction]) -> dict[str, Fraction | None]:
+def _rates(totals: Iterable[Fraction]) -> dict[str, Fraction | None]:
     steps, rounds, accepted, filler, overrun = totals
     return {
         "coverage": rounds / steps if steps else None,
@@ -220,7 +220,7 @@ def _float(value: Fraction | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _floats(values: dict[str, Fraction | None]) -> dict[str, float | None]:
+def _floats(values: Mapping[str, Fraction | None]) -> dict[str, float | None]:
     return {name: _float(value) for name, value in values.items()}
 
 

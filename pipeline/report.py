@@ -151,6 +151,24 @@ def _count(value: int | None) -> str:
     return "n/a" if value is None else f"{value:,}"
 
 
+def few_sessions(row: dict[str, Any]) -> bool:
+    """Whether the intervals of a summary's row rest on few sessions; `effective_sessions` NULL = on less than 2."""
+    effective = row["effective_sessions"]
+    return effective is None or effective < FEW_SESSIONS
+
+
+def _sessions(value: int, effective: float | None) -> str:
+    return _count(value) + (" few" if few_sessions({"effective_sessions": effective}) else "")
+
+
+def _percent_ends(low: float | None, high: float | None) -> str:
+    return "n/a" if low is None or high is None else f"{100 * low:.1f}–{high:.1%}"
+
+
+def _number_ends(low: float | None, high: float | None) -> str:
+    return "n/a" if low is None or high is None else f"{low:.2f}–{high:.2f}"
+
+
 def _speed(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.2f}x"
 
@@ -172,15 +190,35 @@ _PER_REQUEST = [
         for column in ((f"{name}_mean", title, write), (f"{name}_n", "n", _count))
     ],
 ]
+_INTERVALS = [
+    ("proposer", "proposer", str),
+    (("sessions", "effective_sessions"), "sessions", _sessions),
+    *[
+        ((f"{name}_low", f"{name}_high"), title, _percent_ends if write is _percent else _number_ends)
+        for name, title, write in _RATES
+    ],
+]
 _SECTIONS = (
     ("Per proposer, all requests pooled", "proposers", _PROPOSER),
+    (
+        f"95 % intervals of these, over sessions (few: rough, under {FEW_SESSIONS} sessions or a few long ones rule)",
+        "proposers",
+        _INTERVALS,
+    ),
     ("By workload, pooled", "workloads", _WORKLOAD),
     ("Mean of the requests' own numbers, over the n requests where each is defined", "proposers", _PER_REQUEST),
 )
 
 
-def _cells(row: dict, columns: Sequence[tuple[str, str, Callable]]) -> list[str]:
-    return [write(row[name]) for name, _, write in columns]
+_Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
+"""What is written, under which title, and how."""
+
+
+def _cells(row: dict, columns: Sequence[_Column]) -> list[str]:
+    return [
+        write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names))
+        for names, _, write in columns
+    ]
 
 
 def _headline(report: Report) -> str:
@@ -209,7 +247,7 @@ def _terminal(report: Report, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(report: Report, name: str, columns: Sequence[tuple[str, str, Callable]]) -> Table:
+def _table(report: Report, name: str, columns: Sequence[_Column]) -> Table:
     table = Table(box=None, header_style="dim")
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     height = max(header.count(" ") for _, header, write in columns if write is not str)

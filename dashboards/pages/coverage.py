@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboards import charts, columns, data, frame
-from pipeline.report import proposer_warnings
+from pipeline.report import FEW_SESSIONS, few_sessions, proposer_warnings
 
 _HEADLINES = 4
 
@@ -60,6 +60,14 @@ st.subheader("Per proposer")
 st.caption("Pooled: ratios of sums over all requests chosen. Hover a column's name for its formula.")
 extra = ["speedup_over_none", "us_per_emitted_token", "equal_outputs"]
 columns.table(summary, ["proposer", *columns.RATIOS, *extra, *columns.COUNTS], key="proposer_table")
+few = [row["proposer"] for row in summary.to_pylist() if few_sessions(row)]
+with st.expander("95 % intervals, over sessions"):
+    if few:
+        st.caption(
+            f":material/info: Few sessions, take as rough (under {FEW_SESSIONS}, or a few long ones rule): "
+            + ", ".join(map(columns.literal, few))
+        )
+    columns.intervals(summary, key="interval_table")
 with st.expander("Mean of the requests' own numbers"):
     st.caption("Long requests rule a pooled ratio; here each request counts once, where its number is defined.")
     columns.per_request(summary, key="per_request_table")

@@ -25,7 +25,7 @@ from schemas.tables import ROLLUP_GROUPS
 
 RATES = "coverage acceptance_rate mean_acceptance_length tokens_per_step".split()
 ASKED = {50: 0.90, 500: 0.93, 5000: 0.94}
-SIMULATIONS = {50: 4000, 500: 4000, 5000: 2000}
+SIMULATIONS = {50: 4000, 500: 4000, 5000: 6000}
 LENGTH, COVERAGE, ACCEPTANCE, LONGEST = 4.0, -0.5, 0.3, 8  # log of the median steps; logits; candidates per round
 
 

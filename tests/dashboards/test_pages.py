@@ -59,6 +59,21 @@ def test_coverage_page_shows_what_the_views_say(house, open_app):
     assert dict(zip(table["proposer"], table["speedup_over_none"], strict=True)) == cost
 
 
+def test_intervals_are_shown_and_few_sessions_marked(house, open_app):
+    app = choose(open_app(house.root), "2A1")
+    (table,) = [d.value for d in app.dataframe if "tokens_per_step_low" in d.value]
+    wanted = select(house, "SELECT * FROM proposer_summary WHERE run = '2A1'")
+    rows = {row["proposer"]: row for row in table.to_dict("records")}
+    for row in wanted:
+        shown = rows[row["proposer"]]
+        assert shown["sessions"] == row["sessions"]
+        assert shown["tokens_per_step_low"] == row["tokens_per_step_low"]
+        assert shown["tokens_per_step_high"] == row["tokens_per_step_high"]
+    few = [row["proposer"] for row in wanted if row["effective_sessions"] < 30]
+    told = [c.value for c in app.caption if "Few sessions" in c.value]
+    assert few and len(told) == 1 and all(name.split()[0] in told[0] for name in few)
+
+
 def test_points_lie_on_the_curve_of_their_tokens_per_step(house, open_app):
     """E/S = 1 + coverage × (mean acceptance length − 1), up to filler that was accepted and tokens cut off."""
     app = choose(open_app(house.root), "007")

@@ -60,6 +60,16 @@ def test_csv_leaves_the_undefined_empty(house):
     assert (none["acceptance_rate"], none["mean_acceptance_length"], none["coverage"]) == ("", "", "0.0")
 
 
+def test_intervals_and_few_sessions(tmp_path):
+    """Two requests, 3 of 4 and 1 of 4 steps with a hit: t with 1 degree of freedom reaches almost everywhere."""
+    miss, hit = Step(0, 0, miss="no_match"), Step(2, 2)
+    text = one(tmp_path, Run({"p": [Request([hit] * 3 + [miss]), Request([hit] + [miss] * 3)]}))
+    block = text.split("95 % intervals")[1].split("By workload")[0]
+    row = next(line for line in block.splitlines() if line.startswith("p "))
+    # coverage 1/2, half width 12.706 / 4: on the logit 12.706. Tokens per step 2, half width 12.706 / 2: 1 + exp(6.353)
+    assert row.split() == ["p", "2", "few", "0.0–100.0%", "100.0–100.0%", "3.00–3.00", "1.00–575.32"]
+
+
 class _Cells(HTMLParser):
     def __init__(self):
         super().__init__()
