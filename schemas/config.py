@@ -179,6 +179,8 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
             full = effective(settings, where)
             base = entry.get("name")
             name = default_name(full) if base is None else base if len(grid) == 1 else f"{base} · {default_name(full)}"
+            if full["method"] == HYPOTHETICAL and HYPOTHETICAL not in name:
+                name += f" ({HYPOTHETICAL})"  # the name stands in every result
             out.append({"name": name, "config": full, "key": proposer_key(full, runner)})
     baseline = {"method": "none"}
     if live and not any(p["config"] == baseline for p in out):

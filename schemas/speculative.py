@@ -156,8 +156,8 @@ def _hypothetical(config: Mapping, where: str) -> dict:
     out = {"method": HYPOTHETICAL, "combine": combine, "of": members}
     for key, (type_, default, what) in _COMBINATION.items():
         value = out[key] = config.get(key, default)
-        kinds = {bool: (bool,), int: (int,), float: (int, float)}[type_]
-        if not isinstance(value, kinds) or isinstance(value, bool) != (type_ is bool) or not 0 <= value < 2**31:
+        right = isinstance(value, (int, float) if type_ is float else type_) and 0 <= value < 2**31
+        if not right or isinstance(value, bool) != (type_ is bool):
             raise InputError(f"{where}: {key} = {value!r} must be {what}")
     for key, needed in (("min_match_length", {"ngram", "suffix"}), ("min_score", {"suffix"})):
         if out[key] and not needed & methods(out):

@@ -173,9 +173,16 @@ def test_what_cannot_be_combined_is_one_line(given, says):
 def test_only_recorded_and_only_by_its_own_key():
     mix = {"name": "mix", "hypothetical": {"of": [NGRAM, SUFFIX], "cool_down": 2}}
     (proposer,) = parse({"proposer": [mix]}, Path("replay.toml")).proposer
-    assert proposer.method == "hypothetical" and effective(proposer.config) == proposer.config
+    assert (
+        proposer.name == "mix (hypothetical)"
+        and proposer.method == "hypothetical"
+        and effective(proposer.config) == proposer.config
+    )
     (unnamed,) = parse({"proposer": [{"hypothetical": mix["hypothetical"]}]}, Path("replay.toml")).proposer
-    assert unnamed.name == "first of ngram 2-4 k4 + suffix d8 k6, cool_down 2" and unnamed.key == proposer.key
+    assert (
+        unnamed.name == "first of ngram 2-4 k4 + suffix d8 k6, cool_down 2 (hypothetical)"
+        and unnamed.key == proposer.key
+    )
     (other,) = parse({"proposer": [{"hypothetical": {"of": [SUFFIX, NGRAM]}}]}, Path("replay.toml")).proposer
     assert other.key != proposer.key
     with pytest.raises(InputError, match="no engine offers a hypothetical combination"):
