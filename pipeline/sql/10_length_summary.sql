@@ -1,17 +1,34 @@
 -- One row per run, proposer and draft length: the rounds that proposed exactly that many real candidates.
 --
--- drafted           candidates per round, filler left out; at least 1
--- rounds            rounds of that length
--- accepted          candidates accepted in them
--- fully_accepted    rounds among them in which every candidate was accepted
+-- drafted                   candidates per round, filler left out; at least 1
+-- rounds                    rounds of that length
+-- accepted                  candidates accepted in them
+-- fully_accepted            rounds among them in which every candidate was accepted
+-- acceptance_rate           accepted / (rounds * drafted), of these rounds
+-- mean_acceptance_length    1 + accepted / rounds, of these rounds
+-- only_length               every round of the run and proposer is of this length. Only then does an acceptance rate give
+--                           a length, 1 + drafted * acceptance_rate; with several lengths that is wrong for the whole
+-- length_from_rate          that length where only_length, else NULL: it then equals proposer_summary's
 CREATE VIEW length_summary AS
+WITH lengths AS (
+    SELECT
+        run,
+        proposer,
+        drafted,
+        sum(steps)::bigint AS rounds,
+        sum(steps * accepted)::bigint AS accepted,
+        coalesce(sum(steps) FILTER (accepted = drafted), 0)::bigint AS fully_accepted
+    FROM step_histogram
+    WHERE drafted > 0
+    GROUP BY run, proposer, drafted
+)
 SELECT
-    run,
-    proposer,
-    drafted,
-    sum(steps)::bigint AS rounds,
-    sum(steps * accepted)::bigint AS accepted,
-    coalesce(sum(steps) FILTER (accepted = drafted), 0)::bigint AS fully_accepted
-FROM step_histogram
-WHERE drafted > 0
-GROUP BY run, proposer, drafted;
+    *,
+    accepted::double / (rounds * drafted) AS acceptance_rate,
+    1 + accepted::double / rounds AS mean_acceptance_length,
+    count(*) OVER (PARTITION BY run, proposer) = 1 AS only_length,
+    CASE
+        WHEN count(*) OVER (PARTITION BY run, proposer) = 1
+            THEN 1 + drafted * (accepted::double / (rounds * drafted))
+    END AS length_from_rate
+FROM lengths;

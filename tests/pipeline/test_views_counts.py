@@ -186,6 +186,24 @@ def test_lengths(con):
     } == wanted
 
 
+def test_a_rate_becomes_a_length_only_where_every_round_has_the_same(tmp_path):
+    """Golden case 3: rounds (1,1), (4,0) have rate 1/5 and length 1.5, while 1 + 4 * 1/5 would say 1.8."""
+    warehouse = Warehouse(tmp_path / "house")
+    fixed = [Request([Step(4, 2), Step(0, 0, miss="no_match"), Step(4, 4), Step(6, 1, filler=2)])]
+    commit(warehouse, "r", Run({"fixed": fixed, "varying": [Request([Step(1, 1), Step(4, 0)])]}))
+    con = connect(warehouse)
+    found = rows(con, "SELECT * FROM length_summary ORDER BY proposer, drafted")
+    assert [(r["proposer"], r["drafted"], r["only_length"]) for r in found] == [
+        ("fixed", 4, True),
+        ("varying", 1, False),
+        ("varying", 4, False),
+    ]
+    assert [r["length_from_rate"] for r in found] == [pytest.approx(1 + 7 / 3), None, None]
+    assert [r["mean_acceptance_length"] for r in found] == [pytest.approx(1 + 7 / 3), 2.0, 1.0]
+    pooled = rows(con, "SELECT mean_acceptance_length AS m FROM proposer_summary ORDER BY proposer")
+    assert [r["m"] for r in pooled] == [pytest.approx(1 + 7 / 3), 1.5]
+
+
 def test_miss_reasons(con):
     wanted, steps = defaultdict(int), defaultdict(int)
     for (name, proposer, workload), requests in groups("workload").items():
