@@ -12,6 +12,7 @@ st.set_page_config(page_title="specreplay", layout="wide")
 pages = {
     "coverage": st.Page("pages/coverage.py", title="Coverage", default=True),
     "positions": st.Page("pages/positions.py", title="Positions"),
+    "sweep": st.Page("pages/sweep.py", title="Sweep"),
 }
 page = st.navigation(list(pages.values()))
 if landed := landed_on():

@@ -140,6 +140,51 @@ _COUNT_TITLES = {
 }
 
 
+def sweep_chart(rows: pa.Table, number: str) -> alt.LayerChart | alt.FacetChart:
+    """A heat map of one number: a row per window, a column per number of candidates; n/a where it is undefined.
+
+    Args:
+        rows: of group_summary with proposer_settings, an n-gram lookup each.
+        number: coverage, acceptance_rate, mean_acceptance_length or tokens_per_step.
+    """
+    form = ".1%" if number in ("coverage", "acceptance_rate") else ".2f"
+    windows = sorted({_window(row) for row in rows.to_pylist()})
+    values = [float(row[number]) for row in rows.to_pylist() if row[number] is not None]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    shown = [
+        {
+            **row,
+            "window": _WINDOW.format(*_window(row)),
+            "written": "n/a" if row[number] is None else format(row[number], form),
+            "dark": row[number] is not None and row[number] > low + 0.6 * (high - low),
+        }
+        for row in rows.to_pylist()
+    ]
+    x = alt.X("num_speculative_tokens:O", title="candidates per round, at most (k)", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("window:N", title="window, in tokens", sort=[_WINDOW.format(*window) for window in windows])
+    colour = alt.Color(
+        f"{number}:Q",
+        title=None,
+        scale=alt.Scale(scheme="blues", domain=[low, high if high > low else low + 1]),
+        legend=alt.Legend(format=form, gradientLength=180),
+    )
+    tooltip = [alt.Tooltip("window:N"), alt.Tooltip("num_speculative_tokens:Q", title="k"), *_tooltip()]
+    cells = alt.Chart(_data(shown), mark=alt.MarkDef("rect", stroke="white", strokeWidth=1))
+    names = alt.Chart(_data(shown), mark=alt.MarkDef("text", fontSize=11))
+    ink = alt.condition("datum.dark", alt.value("white"), alt.value(_INK))
+    return alt.layer(
+        cells.encode(x=x, y=y, color=colour, tooltip=tooltip),
+        names.encode(x=x, y=y, text="written:N", color=ink, tooltip=tooltip),
+    ).properties(height=alt.Step(26))
+
+
+_WINDOW = "{} to {}"
+
+
+def _window(row: dict) -> tuple[int, int]:
+    return row["prompt_lookup_min"], row["prompt_lookup_max"]
+
+
 def miss_chart(rows: pa.Table) -> alt.Chart:
     """Share of decode steps that proposed nothing, by reason, a bar per workload and proposer.
 

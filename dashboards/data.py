@@ -109,6 +109,19 @@ def workload_positions(run: str, proposer: str) -> pa.Table:
     )
 
 
+def lookups(run: str, workload: str | None = ALL) -> pa.Table:
+    """A row per n-gram lookup with its settings, all tenants, most tokens per step first."""
+    return select(
+        "SELECT summary.*, method, prompt_lookup_min, prompt_lookup_max, num_speculative_tokens "
+        "FROM group_summary AS summary JOIN proposer_settings USING (run, proposer) "
+        "WHERE run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND method IN ('ngram', 'ngram_gpu') "
+        "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
+        run,
+        _SCOPES[workload is not ALL, False],
+        *(workload, workload),
+    )
+
+
 def only(rows: pa.Table, column: str, wanted: list[str]) -> pa.Table:
     """The rows whose `column` is one of `wanted`, order kept."""
     return rows.filter(pa.array([name in wanted for name in rows[column].to_pylist()], pa.bool_()))
