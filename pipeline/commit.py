@@ -53,9 +53,14 @@ def safe_name(kind: str, name: str) -> str:
     Raises:
         InputError: empty, or something besides ASCII letters, digits, dot, dash and underscore.
     """
-    if not _SAFE.fullmatch(name):
+    if not is_safe(name):
         raise InputError(f"{kind} {name!r}: use letters, digits, '.', '-' and '_', starting with a letter or digit")
     return name
+
+
+def is_safe(name: str) -> bool:
+    """What `safe_name` asks."""
+    return _SAFE.fullmatch(name) is not None
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def remove(root: Path, run: str, named: Collection[str] = ()) -> None:
     """
     if (done := commit.read_json(root / "runs" / run / "done.json")) and not is_removed(done):
         # Nobody reads a finished run's commit objects, and on a full disk the next write needs a block.
-        _empty(root / "_commits" / f"run={run}")
+        empty(root / "_commits" / f"run={run}")
     document = {"schema_version": SCHEMA_VERSION, "run": run, "status": _REMOVED, "shards": {}}
     commit.replace_json(root, f"runs/{run}/done.json", document)
     finish(root, run, named)
@@ -50,14 +50,21 @@ def finish(root: Path, run: str, named: Collection[str] = ()) -> None:
     kept = {root / name for name in named}
     with commit.disk_errors(root / "runs" / run):
         for folder in data:
-            _empty(folder, kept)
-        _empty(last, {last / "done.json"})
+            empty(folder, kept)
+        empty(last, {last / "done.json"})
         (last / "done.json").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             last.rmdir()
 
 
-def _empty(folder: Path, kept: Collection[Path] = ()) -> None:
+def delete(file: Path) -> None:
+    """Delete a file for good: after a power loss it does not come back."""
+    if file.exists():
+        file.unlink(missing_ok=True)
+        commit.sync_folder(file.parent)
+
+
+def empty(folder: Path, kept: Collection[Path] = ()) -> None:
     """Delete the files of a folder, and the folder when none is left."""
     if not folder.is_dir():
         return
@@ -66,5 +73,4 @@ def _empty(folder: Path, kept: Collection[Path] = ()) -> None:
             file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-    if folder.is_dir() or folder.parent.is_dir():
-        commit.sync_folder(folder if folder.is_dir() else folder.parent)
+    commit.sync_folder(folder if folder.is_dir() else folder.parent)

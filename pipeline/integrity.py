@@ -1,0 +1,89 @@
+"""What is wrong with the data files that a record names, and which files no record names. Looks; changes nothing.
+
+A record is a commit object, or what done.json and the commit object of a trace hold of the same shape.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import commit
+
+_STAGED = re.compile(r".*\.json#\d+")  # what a kill leaves of an object that was being created
+
+
+class Examiner:
+    """Reads each data file once, however often it is named. `files` and `bytes`: how much was read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.files, self.bytes = root, 0, 0
+        self._known: dict[tuple, str | None] = {}
+
+    def problems(self, record: dict, places: Collection[str]) -> dict[str, str]:
+        """{path: what is wrong} for the files of a record; they must lie in the folders `places` (below the root).
+
+        A record that lists no files has its problem under the path "".
+
+        Raises:
+            OSError: a file is there and cannot be read; that is no damage.
+        """
+        files = files_of(record)
+        if not isinstance(record.get("files"), list) or len(files) != len(record["files"]):
+            return {"": "does not list its files"}
+        found = {}
+        for file in files:
+            if file["path"].rpartition("/")[0] not in places:
+                found[file["path"]] = "is no file of this run or trace"
+            elif problem := self._file(file["path"], file.get("sha256"), file.get("rows")):
+                found[file["path"]] = problem
+        return found
+
+    def _file(self, name: str, sha256: Any, rows: Any) -> str | None:
+        key = (name, str(sha256), str(rows))
+        if key not in self._known:
+            self._known[key] = self._examine(self.root / name, sha256, rows)
+        return self._known[key]
+
+    def _examine(self, path: Path, sha256: Any, rows: Any) -> str | None:
+        try:
+            with path.open("rb") as data:
+                digest = hashlib.file_digest(data, "sha256").hexdigest()
+        except FileNotFoundError:
+            return "is missing"
+        self.files += 1
+        self.bytes += path.stat().st_size
+        try:
+            there = pq.read_metadata(path).num_rows
+        except (OSError, pa.ArrowException):
+            return "is torn"
+        if digest != sha256:
+            return "is another file than was committed (sha256 differs)"
+        return None if there == rows else f"has {there} rows, {rows} were committed"
+
+
+def files_of(record: dict) -> list[dict]:
+    """What a record names, as far as it names anything."""
+    files = record.get("files")
+    files = files if isinstance(files, list) else []
+    return [file for file in files if isinstance(file, dict) and isinstance(file.get("path"), str)]
+
+
+def left_in(folder: Path, named: Collection[Path]) -> Iterator[tuple[Path, str]]:
+    """(file, what it is) for temporary files of dead processes and data files that are not in `named`.
+
+    Call it under the lock of whoever writes there: a data file is there before its commit object.
+    """
+    if not folder.is_dir():
+        return
+    for path in commit.left_behind(folder):
+        yield path, "is a temporary file of a process that is gone"
+    for path in sorted(folder.iterdir()):
+        if _STAGED.fullmatch(path.name):
+            yield path, "is a staging file of a process that is gone"
+        elif path.suffix == ".parquet" and path not in named:
+            yield path, "is named by no commit object"
