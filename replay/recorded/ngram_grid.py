@@ -63,8 +63,10 @@ def _replay(requests: Requests, configs: Sequence[dict], runner: str, limits: Li
     said_at = outputs.offsets + tails.offsets
     rows = int(np.maximum(outputs.lengths - 1, 0).sum())
     for config in configs:
-        columns = [np.empty(rows, t) for t in (np.int32, np.int32, np.int16, np.int16)]
-        columns += [np.zeros(rows, np.int16), np.empty(rows, np.int8), np.zeros(rows, np.int16)]
+        request, step = np.empty((2, rows), np.int32)
+        drafted, accepted = np.empty((2, rows), np.int16)
+        overrun, filler = np.zeros((2, rows), np.int16)
+        columns = request, step, drafted, accepted, overrun, np.empty(rows, np.int8), filler
         arrays = entries[tops.index(config["prompt_lookup_max"])], prompts.lengths, outputs.offsets, said, said_at
         settings = config["prompt_lookup_min"], config["num_speculative_tokens"], limits.model
         if (config["method"], runner) == ("ngram", "v1"):
