@@ -28,7 +28,12 @@ def rollups(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         for name, table in (("requests", tables["requests"]), ("decode_steps", tables.get("decode_steps"))):
             con.register(f"given_{name}", DECODE_STEPS.empty_table() if table is None else table)
             con.execute(f"CREATE VIEW raw.{name} AS SELECT '' AS run, * FROM given_{name}")
+        made = {"rollup_groups": rollup_sql("rollup_groups"), "rollup_steps": _counted(rollup_sql("rollup_steps"))}
         return {
-            name: con.sql(rollup_sql(name)).to_arrow_table().select(schema.names).cast(schema)
+            name: con.sql(made[name]).to_arrow_table().select(schema.names).cast(schema)
             for name, schema in ROLLUPS.items()
         }
+
+
+def _counted(rows: str) -> str:
+    return f"SELECT * EXCLUDE (steps), sum(steps)::bigint AS steps FROM ({rows}) GROUP BY ALL"

@@ -3,19 +3,15 @@
 -- steps    decode steps with no real candidate, by reason; over all reasons they add up to S - R
 -- share    steps / S of that run, proposer and workload; over all reasons 1 - coverage
 CREATE VIEW miss_reasons AS
-WITH totals AS (
-    SELECT run, proposer, workload, sum(steps) AS steps
+WITH counted AS (
+    SELECT run, proposer, workload, drafted = 0 AS missed, miss_reason, sum(steps) AS steps
     FROM step_histogram
-    GROUP BY run, proposer, workload
+    GROUP BY ALL
+),
+shared AS (
+    SELECT *, sum(steps) OVER (PARTITION BY run, proposer, workload) AS total
+    FROM counted
 )
-SELECT
-    misses.run,
-    misses.proposer,
-    misses.workload,
-    misses.miss_reason,
-    sum(misses.steps)::bigint AS steps,
-    sum(misses.steps)::double / any_value(totals.steps) AS share
-FROM step_histogram AS misses
-JOIN totals USING (run, proposer, workload)
-WHERE misses.drafted = 0
-GROUP BY misses.run, misses.proposer, misses.workload, misses.miss_reason;
+SELECT run, proposer, workload, miss_reason, steps::bigint AS steps, steps::double / total AS share
+FROM shared
+WHERE missed;
