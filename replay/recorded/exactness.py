@@ -25,6 +25,14 @@ NO_SAMPLING_EFFECT = frozenset(
 )
 """Sampling settings that do not change the distribution the target samples from."""
 
+_LOOKUPS = {
+    ("ngram", "v1"): "longest window, its first match",
+    ("ngram_gpu", "v1"): "longest window, its first match, counted as k candidates (read in vLLM's source, never run)",
+    ("ngram", "v2"): "longest window, its last match, filled up to k candidates with the last token",
+    ("ngram_gpu", "v2"): "longest window, its last match, filled up to k candidates with the last token",
+}
+"""The n-gram rule by (method, runner)."""
+
 
 def label(
     requests: Requests,
@@ -34,8 +42,11 @@ def label(
     sampling: Mapping | None = None,
     max_model_len: int | None = None,
     concurrency: int = 1,
+    runner: str = "v1",
 ) -> tuple[str, str]:
     """`("exact", reason)` or `("proxy", reasons joined by "; ")`; for a combination no engine offers "hypothetical".
+
+    For an n-gram lookup the reason ends with the rule it followed.
 
     Args:
         requests: with recorded outputs.
@@ -44,14 +55,21 @@ def label(
         sampling: SamplingParams the numbers are meant for; None = as recorded.
         max_model_len: limit of prompt + output in tokens, as the replay was given it.
         concurrency: sequences at once in the engine the numbers are meant for.
+        runner: "v1" or "v2", whose rules the replay followed.
     """
+    kind, reason = _label(requests, config, target, sampling, max_model_len, concurrency, runner)
+    rule = _LOOKUPS.get((config["method"], runner))
+    return kind, f"{reason}; {config['method']} on {runner}: {rule}" if rule else reason
+
+
+def _label(requests, config, target, sampling, max_model_len, concurrency, runner) -> tuple[str, str]:
     checks = (
         _other_model(requests, target),
         _tokenised(requests),
         _sampled_otherwise(requests, sampling),
         _sampling_that_stops_speculation(requests),
         _end_unknown(requests),
-        _interleaved(requests, config, max_model_len, concurrency),
+        _interleaved(requests, config, max_model_len, concurrency, runner),
     )
     reasons = [reason for reason in checks if reason]
     if config["method"] == HYPOTHETICAL:
@@ -109,8 +127,8 @@ def _end_unknown(requests: Requests) -> str:
     return f"{n} requests have no tail_token_ids: what their last round accepts past the end is unknown{cut}"
 
 
-def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None, concurrency: int) -> str:
-    if concurrency == 1:
+def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None, concurrency: int, runner: str) -> str:
+    if concurrency == 1 or (runner == "v2" and (config["method"], runner) in _LOOKUPS):  # V2 has no such placeholders
         return ""
     if "suffix" in methods(config):
         return "suffix with several sequences at once: the shared tree depends on how they interleave"

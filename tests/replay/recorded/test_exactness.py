@@ -44,6 +44,17 @@ def test_what_makes_a_proxy(columns, options, words):
     assert kind == "proxy" and words in reason
 
 
+def test_a_lookup_names_its_rule():
+    said = {}
+    for runner in ("v1", "v2"):
+        kind, said[runner] = label(WHOLE, NGRAM, target=None, max_model_len=8, concurrency=8, runner=runner)
+        assert kind == ("proxy" if runner == "v1" else "exact")  # placeholders for the whole batch: V1 alone
+    assert said["v1"].endswith("; ngram on v1: longest window, its first match")
+    assert "ngram on v2: longest window, its last match, filled up to k" in said["v2"]
+    assert "never run" in label(WHOLE, NGRAM | {"method": "ngram_gpu"}, target=None)[1]
+    assert "window" not in label(WHOLE, SUFFIX, target=None, runner="v2")[1]
+
+
 def test_suffix_at_concurrency():
     assert "interleave" in label(WHOLE, SUFFIX, target=None, concurrency=2)[1]
 
