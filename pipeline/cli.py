@@ -399,6 +399,33 @@ def gc(
 
 
 @app.command()
+def export(
+    dest: Annotated[Path, typer.Argument(help="File that ends in .parquet, .csv or .duckdb.")],
+    table: Annotated[list[str] | None, typer.Option(help="Run table, as committed; may repeat (.duckdb).")] = None,
+    view: Annotated[list[str] | None, typer.Option(help="SQL view; may repeat (.duckdb).")] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="parquet, csv, duckdb or delta (a folder); by the ending if left out."),
+    ] = None,
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """Write views or tables to one file; a .duckdb file gets every view unless told otherwise.
+
+    Example: specreplay export requests.parquet --view request_summary
+    """
+    from pipeline.export import export as run_export
+    from pipeline.warehouse import Warehouse
+
+    made = run_export(Warehouse(warehouse), dest, tables=table or [], views=view or [], format_=format_)
+    if as_json:
+        _print_json({"dest": str(made.dest), "format": made.format, "rows": made.rows})
+    else:
+        for name, rows in made.rows.items():
+            print(f"{made.dest}: {name}, {rows:,} rows", file=sys.stderr)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """What is installed, which engine and runner, and what would not work here and why."""
     from dataclasses import asdict
