@@ -6,28 +6,30 @@ Reads the trace's light columns only, so that planning is cheap at any size. Sta
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.commit import to_json
+from pipeline.history import Part, Warm, parts, refuse_overlap
+from pipeline.selection import select, with_outputs
 from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from schemas.config import Proposer, ReplayConfig, TraceSection
 from schemas.errors import InputError
+from schemas.history import History
 from schemas.models import fingerprint
 from schemas.speculative import HYPOTHETICAL
 from schemas.speculative import methods as methods_of
-from schemas.tables import NO_GROUP, SCHEMA_VERSION
+from schemas.tables import SCHEMA_VERSION
 
 _LIGHT = "request_id session_id tenant workload arrival arrival_offset_us prompt_tokens output_tokens".split()
-_DAY_US = 86_400_000_000
 _PACKAGES = {"draft_model": ("torch", "transformers")}
 """Packages that decide a recorded proposer's numbers, besides our own code."""
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Unit:
     positions: np.ndarray
     prompt_tokens: int
     output_tokens: int
+    warm_trace: str | None = None
+    """Trace whose rows `warm` (int64, in order) are served first and not counted; None = nothing is."""
+    warm: np.ndarray = field(default_factory=lambda: _NO_ROWS)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Plan:
     without_outputs: int
     """Requests that were selected but hold no recorded output; a recorded replay leaves them out."""
     versions: dict[str, str]
+    warm: dict[str, str] = field(default_factory=dict)
+    """Fingerprint of each trace that is served first."""
 
     @property
     def live(self) -> bool:
@@ -75,7 +82,12 @@ class Plan:
             "filters": _filters(config.trace),
             "max_model_len": config.trace.max_model_len,
             "engine": _engine(config),
-            "proposers": [{"name": p.name, "key": p.key, "config": p.config} for p in config.proposer],
+            "proposers": [
+                {"name": p.name, "key": p.key, "config": p.config}
+                | ({} if p.history is None else {"history": p.history.as_dict()})
+                for p in config.proposer
+            ],
+            "warm": dict(sorted(self.warm.items())),
             "versions": self.versions,
             "requests": self.requests,
             "without_outputs": self.without_outputs,
@@ -86,6 +98,7 @@ class Plan:
                     "requests": len(unit.rows),
                     "prompt_tokens": unit.prompt_tokens,
                     "output_tokens": unit.output_tokens,
+                    "warm_requests": len(unit.warm),
                 }
                 for unit in self.units
             ],
@@ -113,7 +126,7 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
     rows = select(meta, config.trace)
     without_outputs = 0
     if not live:
-        there = _with_outputs(warehouse, trace, meta, rows)
+        there = with_outputs(warehouse, trace, rows)
         without_outputs = int((~there).sum())
         rows = rows[there]
         if not len(rows):
@@ -121,16 +134,21 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
                 f"trace {trace.name}: none of the {without_outputs} selected requests has recorded outputs; "
                 "capture them first (specreplay capture), or replay live"
             )
-    sessions = meta.column("session_id").take(pa.array(rows)).to_pylist()
+    chosen = meta.take(pa.array(rows))
     lengths = {
-        column: meta.column(column).take(pa.array(rows)).fill_null(0).to_numpy().astype(np.int64)
+        column: chosen.column(column).fill_null(0).to_numpy().astype(np.int64)
         for column in ("prompt_tokens", "output_tokens")
+    }
+    warm = {
+        history: _warm(history, config, trace, rows, warehouse)
+        for history in {proposer.history for proposer in config.proposer}
+        if history is not None and history.warm_with is not None
     }
     units = []
     for number, proposer in enumerate(config.proposer):
-        whole = live or "suffix" in methods_of(proposer.config)  # its state runs through all requests
-        parts = [np.arange(len(rows))] if whole else shards(sessions, _even(len(rows), config.run.shard_size))
-        for i, positions in enumerate(parts):
+        before = warm.get(proposer.history)
+        for i, (part, positions) in enumerate(_parts(proposer, chosen, config)):
+            seen = {} if before is None else {"warm_trace": before.trace.name, "warm": before.rows.get(part, _NO_ROWS)}
             units.append(
                 Unit(
                     shard=f"{number:02d}-{_slug(proposer.name)}-{i:05d}",
@@ -138,59 +156,53 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
                     rows=rows[positions],
                     positions=positions,
                     **{column: int(values[positions].sum()) for column, values in lengths.items()},
+                    **seen,
                 )
             )
     versions = _versions(config)
-    return Plan(_run_id(config, trace, versions), config, trace, tuple(units), len(rows), without_outputs, versions)
+    marks = {before.trace.name: before.trace.fingerprint for before in warm.values()}
+    run = _run_id(config, trace, versions, marks)
+    return Plan(run, config, trace, tuple(units), len(rows), without_outputs, versions, marks)
 
 
-def select(meta: pa.Table, section: TraceSection) -> np.ndarray:
-    """Positions (int64) of the requests that pass the filters, by arrival, then in source order.
+def _parts(proposer: Proposer, chosen: pa.Table, config: ReplayConfig) -> Iterator[tuple[Part | None, np.ndarray]]:
+    """The proposer's shards: positions in `chosen`, and whose tree a shard is if it has one."""
+    history, n = proposer.history, len(chosen)
+    if config.engine.kind == "vllm":
+        yield None, np.arange(n)
+    elif history is not None and history.scope != "none":
+        yield from parts(chosen, history).items()
+    elif history is None and "suffix" in methods_of(proposer.config):
+        yield None, np.arange(n)  # its state runs through all requests
+    else:
+        for positions in shards(chosen.column("session_id").to_pylist(), _even(n, config.run.shard_size)):
+            yield None, positions
 
-    Requests without an arrival come after those with one, by their offset where they have that.
 
-    Args:
-        meta: the trace's columns session_id, request_id, tenant, workload, arrival and arrival_offset_us.
-        section: the filters.
+def _warm(history: History, config: ReplayConfig, trace: TraceInfo, counted: np.ndarray, warehouse: Warehouse) -> Warm:
+    """What was served before: the same filters, but for the dates, on another trace or on other days of this one.
 
     Raises:
-        InputError: a filter leaves nothing; names the filter and what there is to choose from.
+        InputError: no such trace, nothing left of it, or requests among it that are counted.
     """
-    keep = np.ones(meta.num_rows, bool)
-    for column in ("workload", "tenant"):
-        if wanted := getattr(section, column):
-            values = np.array(meta.column(column).fill_null(NO_GROUP).to_pylist(), object)
-            known = ", ".join(sorted(set(values[keep])))
-            keep = _narrow(keep, np.isin(values, wanted), section, f"{column} = {wanted!r}", f"there are: {known}")
-    arrival = meta.column("arrival").cast(pa.int64())
-    known_arrival = arrival.is_valid().to_numpy()
-    when = arrival.fill_null(0).to_numpy()
-    if section.date_from or section.date_to:
-        day = when // _DAY_US
-        low, high = _day(section.date_from, -(10**9)), _day(section.date_to, 10**9)
-        seen = keep & known_arrival
-        days = (
-            f"{_iso(day[seen].min())} to {_iso(day[seen].max())}" if seen.any() else "no request says when it arrived"
-        )
-        text = f"dates {section.date_from or '…'} to {section.date_to or '…'} (UTC)"
-        keep = _narrow(keep, known_arrival & (day >= low) & (day <= high), section, text, f"there are: {days}")
-    if section.sample < 1:
-        keys = zip(meta.column("session_id").to_pylist(), meta.column("request_id").to_pylist(), strict=True)
-        drawn = np.array([_draw(section.seed, s if s is not None else r) < section.sample for s, r in keys], bool)
-        text = f"sample = {section.sample}"
-        keep = _narrow(keep, drawn, section, text, "take a larger fraction or another seed")
-    offset = meta.column("arrival_offset_us")
-    rows = np.flatnonzero(keep)
-    order = np.lexsort(
-        (
-            rows,
-            offset.fill_null(0).to_numpy()[rows],
-            ~offset.is_valid().to_numpy()[rows],
-            when[rows],
-            ~known_arrival[rows],
-        )
-    )
-    return rows[order]
+    of = history.warm_with
+    section = config.trace.model_copy(update={"date_from": None, "date_to": None})
+    if isinstance(of, str):
+        trace, same = warehouse.trace(of), of == trace.name
+        section = section.model_copy(update={"name": of})
+    else:
+        same = True
+        section = section.model_copy(update={"date_from": of.from_, "date_to": of.to})
+    _check_ids(trace, live=False)
+    meta = warehouse.read_trace(trace.name, _LIGHT)
+    try:
+        rows = select(meta, section)
+    except InputError as error:
+        raise InputError(f"history.warm_with: {error}") from None
+    rows = rows[with_outputs(warehouse, trace, rows)]
+    if same:
+        refuse_overlap(trace.name, rows, counted, of)
+    return Warm(trace, {part: rows[at] for part, at in parts(meta.take(pa.array(rows)), history).items()})
 
 
 def shards(sessions: Sequence[str | None], size: int) -> list[np.ndarray]:
@@ -218,26 +230,6 @@ def _even(requests: int, size: int) -> int:
     return -(-requests // max(1, round(requests / size)))
 
 
-def _narrow(keep: np.ndarray, passes: np.ndarray, section: TraceSection, text: str, hint: str) -> np.ndarray:
-    left = keep & passes
-    if not left.any():
-        raise InputError(f"trace {section.name}: {text} leaves none of {int(keep.sum())} requests; {hint}")
-    return left
-
-
-def _day(day: date | None, default: int) -> int:
-    return default if day is None else (day - date(1970, 1, 1)).days
-
-
-def _iso(day: int) -> str:
-    return str(np.datetime64(int(day), "D"))
-
-
-def _draw(seed: int, key: str) -> float:
-    """A number in [0, 1) that depends on seed and key alone, on every machine and in every version."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=6).digest(), "big") / 2**48
-
-
 def _check_ids(trace: TraceInfo, live: bool) -> None:
     if not trace.with_prompts:
         raise InputError(f"trace {trace.name} holds lengths, not prompt token ids: nothing can be replayed from it")
@@ -249,13 +241,6 @@ def _check_ids(trace: TraceInfo, live: bool) -> None:
     if trace.with_prompts < trace.requests:
         missing = trace.requests - trace.with_prompts
         raise InputError(f"trace {trace.name}: {missing} of {trace.requests} requests have no prompt token ids")
-
-
-def _with_outputs(warehouse: Warehouse, trace: TraceInfo, meta: pa.Table, rows: np.ndarray) -> np.ndarray:
-    """Which of the requests hold output ids, bool."""
-    if trace.with_outputs == trace.requests:
-        return np.ones(len(rows), bool)
-    return warehouse.read_trace(trace.name, ["output_token_ids"], rows).column(0).is_valid().to_numpy()
 
 
 def _slug(name: str) -> str:
@@ -274,7 +259,7 @@ def _engine(config: ReplayConfig) -> dict[str, Any]:
     return engine.model_dump(mode="json")
 
 
-def _run_id(config: ReplayConfig, trace: TraceInfo, versions: dict[str, str]) -> str:
+def _run_id(config: ReplayConfig, trace: TraceInfo, versions: dict[str, str], warm: dict[str, str]) -> str:
     engine = _engine(config)
     if engine["model"] is not None:
         engine["model"] = fingerprint(engine["model"])
@@ -287,7 +272,7 @@ def _run_id(config: ReplayConfig, trace: TraceInfo, versions: dict[str, str]) ->
         "proposers": [[p.name, p.key] for p in config.proposer],  # a key holds settings, runner and model files
         "shard_size": config.run.shard_size,
         "versions": versions,
-    }
+    } | ({"warm": warm} if warm else {})
     kind = "live" if config.engine.kind == "vllm" else "recorded"
     return f"{trace.name}-{kind}-{hashlib.sha256(to_json(effective)).hexdigest()[:10]}"
 

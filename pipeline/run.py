@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.executor import run_jobs
+from pipeline.history import total
 from pipeline.labels import labels
 from pipeline.plan import Plan, plan
 from pipeline.units import Job, perform, shared
@@ -186,12 +187,17 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
     mine = {unit.shard: committed[unit.shard] for unit in planned.units if unit.shard in committed}
     known = labels(planned, warehouse)
     proposers: dict[str, dict] = {p.name: {"key": p.key} | known[p.name] for p in planned.config.proposer}
+    trees: dict[str, list[dict]] = {}
     for unit in planned.units:
         entry = proposers[unit.proposer.name]
         if unit.shard in mine:
             facts = mine[unit.shard]["facts"]
             entry |= facts.get("engine", {})
-            entry |= {key: value for key, value in facts.items() if key != "engine"}
+            entry |= {key: value for key, value in facts.items() if key not in ("engine", "tree")}
+            if "tree" in facts:
+                trees.setdefault(unit.proposer.name, []).append(facts["tree"])
+    for name, found in trees.items():
+        proposers[name]["tree"] = total(found)
     checked = [entry["reconciliation"]["ok"] for entry in proposers.values() if "reconciliation" in entry]
     reconciled = not any(unit["mismatch"] for unit in failed.values()) and all(checked)
     return {

@@ -6,7 +6,7 @@ not on who ran it or when (live times excepted).
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ Made = tuple[dict[str, pa.Table], dict[str, Any]]
 class Job:
     """A unit and where it belongs: all that a worker process is told.
 
-    `also` are units of n-gram lookups over the same requests: they share one index with `unit`, an n-gram lookup too.
+    `also` are units over the same requests that share one index with `unit` (n-gram lookups) or its trees (suffix).
     """
 
     root: str
@@ -56,11 +56,17 @@ class Job:
 
 
 def shared(units: Sequence[Unit], live: bool) -> list[tuple[Unit, ...]]:
-    """The units in order, those that can share an index together."""
+    """The units in order, those together that can share an index or the trees of suffix decoding."""
     groups: dict[object, list[Unit]] = {}
     for unit in units:
-        alone = live or unit.proposer.method not in NGRAM
-        groups.setdefault(unit.shard if alone else unit.rows.tobytes(), []).append(unit)
+        key: object = unit.shard
+        if not live and unit.proposer.method in NGRAM:
+            key = unit.rows.tobytes()
+        elif not live and unit.proposer.method == "suffix":
+            config = suffix_config(unit)
+            trees = config["suffix_decoding_max_tree_depth"], config["suffix_decoding_max_cached_requests"]
+            key = *trees, unit.warm_trace, unit.warm.tobytes(), unit.rows.tobytes()
+        groups.setdefault(key, []).append(unit)
     return [tuple(group) for group in groups.values()]
 
 
@@ -78,7 +84,11 @@ def perform(job: Job, progress: Progress) -> dict[str, Any]:
     """
     warehouse = Warehouse(job.root)
     requests = Requests.from_table(warehouse.read_trace(job.trace, _COLUMNS, job.unit.rows))
-    work = _live if job.config.engine.kind == "vllm" else _lookups if job.also else _recorded
+    work = _lookups if job.also else _recorded
+    if job.config.engine.kind == "vllm":
+        work = _live
+    elif job.unit.proposer.method == "suffix":
+        work = _suffix
     facts: dict[str, Any] = {}
     for unit, (tables, facts) in zip(job.units, work(job, requests, progress), strict=True):
         if not warehouse.commit_shard(job.run, unit.shard, tables | rollups(tables), facts):
@@ -121,6 +131,35 @@ def _lookups(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]
     for number, (unit, log) in enumerate(zip(job.units, logs, strict=True), 1):
         yield _walked(unit, requests, log)
         progress(number * len(requests))
+
+
+def suffix_config(unit: Unit) -> dict[str, Any]:
+    """A suffix proposer's settings as its history has them: with nobody to share with, nothing is kept."""
+    history, config = unit.proposer.history, unit.proposer.config
+    alone = history is not None and history.scope == "none"
+    return config | {"suffix_decoding_max_cached_requests": 0} if alone else config
+
+
+def _suffix(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
+    from replay.recorded.engine import replay_suffix_grid  # not above: see _recorded
+
+    done, warm = 0, None
+    if job.unit.warm_trace is not None and len(job.unit.warm):
+        before = Warehouse(job.root).read_trace(job.unit.warm_trace, _COLUMNS, job.unit.warm)
+        warm = Requests.from_table(before)
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done)
+
+    configs = [suffix_config(unit) for unit in job.units]
+    walked = replay_suffix_grid(requests, configs, warm=warm, max_model_len=_limit(job.config), progress=more)
+    for unit, (log, memory) in zip(job.units, walked, strict=True):
+        made, facts = _walked(unit, requests, log)
+        if configs[0]["suffix_decoding_max_cached_requests"]:
+            facts["tree"] = asdict(memory) | {"warm_requests": len(unit.warm)}
+        yield made, facts
 
 
 def _walked(unit: Unit, requests: Requests, log: StepLog) -> Made:

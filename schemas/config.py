@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from schemas.errors import InputError
+from schemas.history import History, histories
 from schemas.speculative import HYPOTHETICAL, default_name, effective, expand, proposer_key, unknown_key
 
 
@@ -71,6 +72,8 @@ class Proposer(_Section):
     name: str
     config: dict[str, Any]
     key: str
+    history: History | None = None
+    """Whose earlier requests it copies from; None = the defaults, or a method without shared history."""
 
     @property
     def method(self) -> str:
@@ -157,6 +160,9 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
         raise InputError(f"{path}: {where}{value}: {message}".replace(": : ", ": ")) from None
 
 
+_PROPOSER_KEYS = ("name", "config", "history", "hypothetical")
+
+
 def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise InputError(f"{path}: proposers are written as [[proposer]] sections")
@@ -166,8 +172,8 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
     for i, entry in enumerate(entries):
         where = f"{path}: proposer {entry.get('name', i + 1)!r}"
         for key in entry:
-            if key not in ("name", "config", "hypothetical"):
-                raise unknown_key(where, key, ("name", "config", "hypothetical"))
+            if key not in _PROPOSER_KEYS:
+                raise unknown_key(where, key, _PROPOSER_KEYS)
         if "hypothetical" in entry:
             grid = [_combination(entry, live, path, where)]
         else:
@@ -175,13 +181,16 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
             if raw.get("method") == HYPOTHETICAL:
                 raise InputError(f"{where}: write a combination as hypothetical = {{ of = [ … ] }}, without config")
             grid = expand(raw)
-        for settings in grid:
-            full = effective(settings, where)
+        every = [effective(settings, where) for settings in grid]
+        pairs = [(full, history) for full in every for history in histories(entry.get("history"), full, live, where)]
+        for full, history in pairs:
             base = entry.get("name")
-            name = default_name(full) if base is None else base if len(grid) == 1 else f"{base} · {default_name(full)}"
+            own = default_name(full) + (history.words if history else "")
+            name = own if base is None else base if len(pairs) == 1 else f"{base} · {own}"
             if full["method"] == HYPOTHETICAL and HYPOTHETICAL not in name:
                 name += f" ({HYPOTHETICAL})"  # the name stands in every result
-            out.append({"name": name, "config": full, "key": proposer_key(full, runner)})
+            key = proposer_key(full, runner)
+            out.append({"name": name, "config": full, "key": history.key(key) if history else key, "history": history})
     baseline = {"method": "none"}
     if live and not any(p["config"] == baseline for p in out):
         out.insert(0, {"name": "none", "config": baseline, "key": proposer_key(baseline, runner)})

@@ -24,7 +24,7 @@ from schemas.errors import InputError
 from schemas.speculative import HYPOTHETICAL, effective, methods
 
 if TYPE_CHECKING:
-    from replay.recorded.suffix_walk import SuffixCache  # compiles: only when used
+    from replay.recorded.suffix_walk import SuffixCache, SuffixMemory  # compiles: only when used
 
 METHODS = {
     "none": "replay.recorded.walk:replay_none",
@@ -133,6 +133,46 @@ def replay_ngram_grid(
     _check_requests(requests, max_model_len)
     limit = NO_LIMIT if max_model_len is None else max_model_len
     return replay_grid(requests, full, runner, Limits(limit, limit))
+
+
+def replay_suffix_grid(
+    requests: Requests,
+    configs: Sequence[Mapping],
+    *,
+    warm: Requests | None = None,
+    max_model_len: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> "list[tuple[StepLog, SuffixMemory]]":
+    """Suffix settings over the same requests, sharing their trees where they can, and what the tree comes to.
+
+    Args:
+        requests: with recorded outputs, in serving order.
+        configs: vLLM's `speculative_config`, method "suffix", all of one tree depth and cache size.
+        warm: requests served before these: they fill the tree and are not logged; None = it starts empty.
+        max_model_len: see `replay_recorded`.
+        progress: called with how many more requests are done, each counted once for each setting.
+
+    Returns:
+        Step log and size of the global tree at the end, one of each setting, in the order given; the logs equal
+        `replay_recorded`'s.
+
+    Raises:
+        InputError: a setting or a request that recorded replay cannot take, or settings that have no tree in common.
+    """
+    full = [effective(config) for config in configs]
+    for config in full:
+        check(config)
+        if config["method"] != "suffix":
+            raise InputError(f"a grid of suffix settings has no method {config['method']!r}")
+        for key in ("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests"):
+            if config[key] != full[0][key]:
+                raise InputError(f"a grid of suffix settings needs one {key}, not {full[0][key]} and {config[key]}")
+    for some in (requests, *([] if warm is None else [warm])):
+        _check_requests(some, max_model_len)
+    from replay.recorded.suffix import replay_grid
+
+    limit = NO_LIMIT if max_model_len is None else max_model_len
+    return replay_grid(requests, full, warm, Limits(limit, limit), progress)
 
 
 def check(config: Mapping, runner: str = "v1", target: str | None = None) -> None:

@@ -5,9 +5,9 @@ responses is state: requests are replayed in the order given. Knows nothing of c
 once the tree depends on how they interleave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from replay.recorded.suffix_walk import Setting, SuffixCache, walk_suffix
+from replay.recorded.suffix_walk import Setting, SuffixCache, SuffixMemory, shares_trees, walk_suffix
 from replay.recorded.walk import NO_LIMIT, Limits, Progress
 from replay.requests import Requests
 from replay.steps import StepLog
@@ -35,11 +35,49 @@ def replay_suffix(
         cache: what earlier requests left behind, from `new_cache` of the same settings; these requests are added to
             it. None = nothing.
     """
-    setting = Setting(
+    (log,) = walk_suffix(
+        requests, [_setting(config)], cache or new_cache(config), max_model_len=_length(limits), progress=progress
+    )
+    return log
+
+
+def replay_grid(
+    requests: Requests, configs: Sequence[Mapping], warm: Requests | None, limits: Limits, progress: Progress | None
+) -> list[tuple[StepLog, SuffixMemory]]:
+    """Step log and final tree of each setting, in one pass where they feed their trees alike, else in one pass each.
+
+    Args:
+        requests: with recorded outputs, in serving order.
+        configs: effective settings of one tree depth and cache size.
+        warm: served before, not logged; None = nothing.
+        limits: see `walk.Limits`.
+        progress: told of each request done, once for each setting.
+    """
+    settings, limit = [_setting(config) for config in configs], _length(limits)
+    served = [requests] if warm is None else [warm, requests]
+    share = all(shares_trees(some, settings, limit) for some in served)
+    results = []
+    for group in [settings] if share else [[setting] for setting in settings]:
+        cache = new_cache(configs[0])
+        if warm is not None:
+            walk_suffix(warm, group, cache, max_model_len=limit)
+
+        def told(count: int, times: int = len(group)) -> None:
+            if progress is not None:
+                progress(count * times)
+
+        logs = walk_suffix(requests, group, cache, max_model_len=limit, progress=told)
+        results += [(log, cache.memory()) for log in logs]
+    return results
+
+
+def _setting(config: Mapping) -> Setting:
+    return Setting(
         config["num_speculative_tokens"],
         config["suffix_decoding_max_spec_factor"],
         config["suffix_decoding_min_token_prob"],
     )
-    limit = None if limits.model == NO_LIMIT else limits.model
-    (log,) = walk_suffix(requests, [setting], cache or new_cache(config), max_model_len=limit, progress=progress)
-    return log
+
+
+def _length(limits: Limits) -> int | None:
+    return None if limits.model == NO_LIMIT else limits.model

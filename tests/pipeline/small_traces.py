@@ -48,12 +48,21 @@ def table(data: list[dict]) -> pa.Table:
 NGRAM: dict = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
-def config(*proposers: dict, trace: dict | None = None, engine: dict | None = None, **run: int) -> ReplayConfig:
-    """A config as it would be read from a file; proposers default to none and one n-gram."""
+def config(
+    *proposers: dict,
+    trace: dict | None = None,
+    engine: dict | None = None,
+    entries: list[dict] | None = None,
+    **run: int,
+) -> ReplayConfig:
+    """A config as it would be read from a file; proposers default to none and one n-gram.
+
+    `entries` are whole [[proposer]] sections, in place of `proposers`.
+    """
     data = {
         "trace": {"name": "small"} | (trace or {}),
         "engine": engine or {},
-        "proposer": [{"config": p} for p in (proposers or ({}, NGRAM))],
+        "proposer": entries or [{"config": p} for p in (proposers or ({}, NGRAM))],
         "run": {"workers": 1} | run,
     }
     return parse(data, Path("test.toml"))

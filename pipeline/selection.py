@@ -1,0 +1,94 @@
+"""Which requests of a trace a config selects, and in which order they were served.
+
+Reads the light columns that it is given; knows no token and no proposer.
+"""
+
+import hashlib
+from datetime import date
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.tracefiles import TraceInfo
+from pipeline.warehouse import Warehouse
+from schemas.config import TraceSection
+from schemas.errors import InputError
+from schemas.tables import NO_GROUP
+
+_DAY_US = 86_400_000_000
+
+
+def select(meta: pa.Table, section: TraceSection) -> np.ndarray:
+    """Positions (int64) of the requests that pass the filters, by arrival, then in source order.
+
+    Requests without an arrival come after those with one, by their offset where they have that.
+
+    Args:
+        meta: the trace's columns session_id, request_id, tenant, workload, arrival and arrival_offset_us.
+        section: the filters.
+
+    Raises:
+        InputError: a filter leaves nothing; names the filter and what there is to choose from.
+    """
+    keep = np.ones(meta.num_rows, bool)
+    for column in ("workload", "tenant"):
+        if wanted := getattr(section, column):
+            values = np.array(meta.column(column).fill_null(NO_GROUP).to_pylist(), object)
+            known = ", ".join(sorted(set(values[keep])))
+            keep = _narrow(keep, np.isin(values, wanted), section, f"{column} = {wanted!r}", f"there are: {known}")
+    arrival = meta.column("arrival").cast(pa.int64())
+    known_arrival = arrival.is_valid().to_numpy()
+    when = arrival.fill_null(0).to_numpy()
+    if section.date_from or section.date_to:
+        day = when // _DAY_US
+        low, high = _day(section.date_from, -(10**9)), _day(section.date_to, 10**9)
+        seen = keep & known_arrival
+        days = (
+            f"{_iso(day[seen].min())} to {_iso(day[seen].max())}" if seen.any() else "no request says when it arrived"
+        )
+        text = f"dates {section.date_from or '…'} to {section.date_to or '…'} (UTC)"
+        keep = _narrow(keep, known_arrival & (day >= low) & (day <= high), section, text, f"there are: {days}")
+    if section.sample < 1:
+        keys = zip(meta.column("session_id").to_pylist(), meta.column("request_id").to_pylist(), strict=True)
+        drawn = np.array([_draw(section.seed, s if s is not None else r) < section.sample for s, r in keys], bool)
+        text = f"sample = {section.sample}"
+        keep = _narrow(keep, drawn, section, text, "take a larger fraction or another seed")
+    offset = meta.column("arrival_offset_us")
+    rows = np.flatnonzero(keep)
+    order = np.lexsort(
+        (
+            rows,
+            offset.fill_null(0).to_numpy()[rows],
+            ~offset.is_valid().to_numpy()[rows],
+            when[rows],
+            ~known_arrival[rows],
+        )
+    )
+    return rows[order]
+
+
+def with_outputs(warehouse: Warehouse, trace: TraceInfo, rows: np.ndarray) -> np.ndarray:
+    """Which of the requests hold output ids, bool."""
+    if trace.with_outputs == trace.requests:
+        return np.ones(len(rows), bool)
+    return warehouse.read_trace(trace.name, ["output_token_ids"], rows).column(0).is_valid().to_numpy()
+
+
+def _narrow(keep: np.ndarray, passes: np.ndarray, section: TraceSection, text: str, hint: str) -> np.ndarray:
+    left = keep & passes
+    if not left.any():
+        raise InputError(f"trace {section.name}: {text} leaves none of {int(keep.sum())} requests; {hint}")
+    return left
+
+
+def _day(day: date | None, default: int) -> int:
+    return default if day is None else (day - date(1970, 1, 1)).days
+
+
+def _iso(day: int) -> str:
+    return str(np.datetime64(int(day), "D"))
+
+
+def _draw(seed: int, key: str) -> float:
+    """A number in [0, 1) that depends on seed and key alone, on every machine and in every version."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=6).digest(), "big") / 2**48
