@@ -18,7 +18,7 @@ def specreplay(*args, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory):
-    """A warehouse with a small token-id trace and one recorded n-gram run."""
+    """A folder with a config, and a warehouse with a small token-id trace and one recorded n-gram run."""
     folder = tmp_path_factory.mktemp("cli")
     rows = [
         {
@@ -38,6 +38,8 @@ def warehouse(tmp_path_factory):
     )
     house = folder / "house"
     done = specreplay("ingest", folder / "rows.jsonl", "--trace", "t", "--warehouse", house)
+    assert done.returncode == 0, done.stderr
+    done = specreplay("replay", folder / "replay.toml", "--warehouse", house)
     assert done.returncode == 0, done.stderr
     return folder
 
