@@ -69,6 +69,8 @@ def draft_look(
     own = _own_limit(model.config, config)
     foreign = config.get("use_heterogeneous_vocab")
     vocabulary = between(str(target), name) if foreign else None
+    if not foreign:
+        _check_size(target, model.config, name)
     size = model.get_input_embeddings().num_embeddings if vocabulary is None else len(vocabulary.to_draft)
     _check_ids(requests, size, str(target) if foreign else name)
     draft = Draft(model, vocabulary)
@@ -151,6 +153,19 @@ def _load(name: str, dtype: str, files: str) -> Any:
     if model.base_model is model or model.get_output_embeddings() is None:
         raise InputError(f"model = {name!r}: a {type(model).__name__} has no output head of its own to read")
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _check_size(target: str | None, config: Any, name: str) -> None:
+    """Refuse a draft whose vocabulary is of another size than the target's, as vLLM does, where the target is here."""
+    file = Path(target or "") / "config.json"
+    if target is None or not file.is_file():
+        return
+    said = json.loads(file.read_text("utf-8"))
+    size, own = said.get("text_config", said).get("vocab_size"), config.get_text_config().vocab_size
+    if size is not None and size != own:
+        raise InputError(
+            f"model = {name!r} has {own} ids, the target {target!r} {size}: set use_heterogeneous_vocab = true"
+        )
 
 
 def _check_ids(requests: Requests, size: int, name: str) -> None:

@@ -91,6 +91,8 @@ def test_what_it_needs(foreign, target, tmp_path):
     with pytest.raises(InputError, match=r"holds id 2048; .*target.* knows ids below 2048"):
         replay_recorded(Requests.from_lists([[1]], [[2, 2048]]), config, target=str(target))
     with pytest.raises(InputError, match=r"holds id 2047; .* knows ids below 600"):  # unmapped, the draft's own ids
+        replay_recorded(one, config | {"use_heterogeneous_vocab": False})
+    with pytest.raises(InputError, match=r"has 600 ids, the target .* 2048: set use_heterogeneous_vocab = true"):
         replay_recorded(one, config | {"use_heterogeneous_vocab": False}, target=str(target))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     with pytest.raises(InputError, match=r"use_heterogeneous_vocab: .* holds no tokenizer") as error:
