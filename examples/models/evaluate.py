@@ -1,6 +1,6 @@
 """Run the demo pair live in vLLM on held-out prompts and print the README's table as JSON.
 
-    python examples/models/evaluate.py [--prompts 10] [--show 1]
+    python examples/models/evaluate.py [--draft parallel_draft] [--prompts 10] [--show 1]
 
 Greedy, float32, one request at a time, draft_model with 4 draft tokens. Per workload:
 acceptance   accepted draft tokens / proposed draft tokens
@@ -53,6 +53,7 @@ def distinct_4(ids):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=HERE, help="folder that holds target/ and draft/")
+    parser.add_argument("--draft", choices=["draft", "parallel_draft"], default="draft")
     parser.add_argument("--prompts", type=int, default=10, help="prompts per workload")
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--show", type=int, default=0, help="outputs to print per workload, on stderr")
@@ -63,7 +64,8 @@ def main():
     llm = LLM(str(args.models / "target"), dtype="float32", enforce_eager=True, max_model_len=1024, max_num_seqs=1,
               gpu_memory_utilization=0.3, num_gpu_blocks_override=64, enable_prefix_caching=False,
               per_request_spec_decode_metrics="summary", speculative_config={
-                  "method": "draft_model", "model": str(args.models / "draft"), "num_speculative_tokens": 4})
+                  "method": "draft_model", "model": str(args.models / args.draft), "num_speculative_tokens": 4,
+                  "parallel_drafting": args.draft == "parallel_draft"})
     tokenizer = llm.get_tokenizer()
     items = list(prompts(tokenizer, args.prompts))
     params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
