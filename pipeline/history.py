@@ -58,11 +58,8 @@ def refuse_overlap(name: str, warm: np.ndarray, counted: np.ndarray, warm_with: 
         InputError: rows of the same trace are in both.
     """
     if n := len(np.intersect1d(warm, counted)):
-        what = (
-            f"trace {warm_with}" if isinstance(warm_with, str) else f"{warm_with.from_ or '…'} to {warm_with.to or '…'}"
-        )
         raise InputError(
-            f"history.warm_with ({what}) holds {n} of the requests that are counted; "
+            f"history.warm_with ({warm_with}) holds {n} of the requests that are counted; "
             f"keep them apart by [trace] date_from and date_to of {name}"
         )
 
@@ -76,7 +73,7 @@ def total(facts: Sequence[Mapping]) -> dict[str, int | float | None]:
     out: dict[str, int | float | None] = {"trees": len(facts)}
     out |= {name: sum(shard[name] for shard in facts) for name in facts[0]}
     tokens = out["cached_tokens"]
-    return out | {"bytes_per_cached_token": out["used_bytes"] / tokens if tokens else None}
+    return out | {"bytes_per_cached_token": sum(shard["used_bytes"] for shard in facts) / tokens if tokens else None}
 
 
 def _hash(key: str) -> int:

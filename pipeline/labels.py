@@ -9,8 +9,10 @@ import numpy as np
 
 from pipeline.plan import Plan
 from pipeline.warehouse import Warehouse
-from replay.recorded.exactness import label
+from replay.recorded.exactness import label, not_as_sampled
 from replay.requests import Requests, Tokens
+from schemas.config import Proposer
+from schemas.history import History
 
 _SAID = "model sampling finish_reason extra".split()
 
@@ -34,8 +36,36 @@ def labels(planned: Plan, warehouse: Warehouse) -> dict[str, dict[str, str]]:
             concurrency=engine.concurrency if "concurrency" in engine.model_fields_set else 1,
             runner=engine.runner,
         )
+        if proposer.history is not None:
+            reason += f"; {_served(proposer.history)}"
+            if before := _warmed(planned, proposer, warehouse):
+                kind, reason = "proxy", f"{reason}, where {before}"
         out[proposer.name] = {"label": kind, "reason": reason}
     return out
+
+
+def _served(history: History) -> str:
+    """Which deployment of vLLM these are the counts of: it knows no tenants, so each has an engine of its own."""
+    if history.scope == "none":
+        return "no outputs of earlier requests, as with suffix_decoding_max_cached_requests = 0"
+    each = ["each tenant"] if history.scope == "tenant" else []
+    if history.replicas > 1:
+        each.append(f"each of {history.replicas} replicas ({history.routing.replace('_', ' ')} routing)")
+    served = f"one engine for {' on '.join(each)}" if each else "one engine"
+    if history.warm_with is None:
+        return f"{served}, cold"
+    return f"{served}, warmed with {history.warm_with}"
+
+
+def _warmed(planned: Plan, proposer: Proposer, warehouse: Warehouse) -> str:
+    """Why the tree may have been warmed with other ids than the target sampled; "" if not known."""
+    units = [unit for unit in planned.units if unit.proposer.name == proposer.name and len(unit.warm)]
+    if not units or units[0].warm_trace is None:
+        return ""
+    rows = np.concatenate([unit.warm for unit in units])
+    meta = warehouse.read_trace(units[0].warm_trace, ["extra"], rows)
+    nothing = _hollow(np.zeros(len(rows), np.int64))
+    return not_as_sampled(Requests(nothing, nothing, nothing, meta))
 
 
 def _lengths_only(planned: Plan, warehouse: Warehouse) -> Requests:

@@ -20,7 +20,7 @@ from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from schemas.config import Proposer, ReplayConfig, TraceSection
 from schemas.errors import InputError
-from schemas.history import History
+from schemas.history import Days, History
 from schemas.models import fingerprint
 from schemas.speculative import HYPOTHETICAL
 from schemas.speculative import methods as methods_of
@@ -140,7 +140,7 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
         for column in ("prompt_tokens", "output_tokens")
     }
     warm = {
-        history: _warm(history, config, trace, rows, warehouse)
+        history: _warm(history, history.warm_with, config, trace, rows, warehouse)
         for history in {proposer.history for proposer in config.proposer}
         if history is not None and history.warm_with is not None
     }
@@ -148,15 +148,16 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
     for number, proposer in enumerate(config.proposer):
         before = warm.get(proposer.history)
         for i, (part, positions) in enumerate(_parts(proposer, chosen, config)):
-            seen = {} if before is None else {"warm_trace": before.trace.name, "warm": before.rows.get(part, _NO_ROWS)}
             units.append(
                 Unit(
                     shard=f"{number:02d}-{_slug(proposer.name)}-{i:05d}",
                     proposer=proposer,
                     rows=rows[positions],
                     positions=positions,
-                    **{column: int(values[positions].sum()) for column, values in lengths.items()},
-                    **seen,
+                    prompt_tokens=int(lengths["prompt_tokens"][positions].sum()),
+                    output_tokens=int(lengths["output_tokens"][positions].sum()),
+                    warm_trace=before.trace.name if before else None,
+                    warm=before.rows.get(part, _NO_ROWS) if before and part else _NO_ROWS,
                 )
             )
     versions = _versions(config)
@@ -179,13 +180,14 @@ def _parts(proposer: Proposer, chosen: pa.Table, config: ReplayConfig) -> Iterat
             yield None, positions
 
 
-def _warm(history: History, config: ReplayConfig, trace: TraceInfo, counted: np.ndarray, warehouse: Warehouse) -> Warm:
+def _warm(
+    history: History, of: str | Days, config: ReplayConfig, trace: TraceInfo, counted: np.ndarray, warehouse: Warehouse
+) -> Warm:
     """What was served before: the same filters, but for the dates, on another trace or on other days of this one.
 
     Raises:
         InputError: no such trace, nothing left of it, or requests among it that are counted.
     """
-    of = history.warm_with
     section = config.trace.model_copy(update={"date_from": None, "date_to": None})
     if isinstance(of, str):
         trace, same = warehouse.trace(of), of == trace.name

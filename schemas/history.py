@@ -32,6 +32,9 @@ class Days(BaseModel):
             raise ValueError(f"from {self.from_} is after to {self.to}")
         return self
 
+    def __str__(self) -> str:
+        return f"{self.from_ or '…'} to {self.to or '…'}"
+
 
 class History(BaseModel):
     """Scope of history, spread over serving replicas, and what was served before. The defaults are a lone vLLM."""
@@ -58,9 +61,7 @@ class History(BaseModel):
         parts = [] if self.scope == "global" else ["no history" if self.scope == "none" else self.scope]
         if self.replicas > 1:
             parts.append(f"{self.replicas} replicas" + (" round robin" if self.routing == "round_robin" else ""))
-        if isinstance(self.warm_with, Days):
-            parts.append(f"warm {self.warm_with.from_ or '…'} to {self.warm_with.to or '…'}")
-        elif self.warm_with is not None:
+        if self.warm_with is not None:
             parts.append(f"warm {self.warm_with}")
         return "".join(f" · {part}" for part in parts)
 

@@ -65,18 +65,22 @@ def label(
 def _label(requests, config, target, sampling, max_model_len, concurrency, runner) -> tuple[str, str]:
     checks = (
         _other_model(requests, target),
-        _tokenised(requests),
+        not_as_sampled(requests),
         _sampled_otherwise(requests, sampling),
         _sampling_that_stops_speculation(requests),
         _end_unknown(requests),
         _interleaved(requests, config, max_model_len, concurrency, runner),
+        _near_own_limit(requests, config, max_model_len, target),
     )
     reasons = [reason for reason in checks if reason]
     if config["method"] == HYPOTHETICAL:
         return HYPOTHETICAL, "; ".join(["no engine offers this combination of proposers", *reasons])
     if reasons and config["method"] != "none":
         return "proxy", "; ".join(reasons)
-    return "exact", "the trace holds the ids this target sampled, and what it would have said past the end"
+    near_ties = "; a near-tie of the draft model may fall otherwise in another engine"
+    return "exact", "the trace holds the ids this target sampled, and what it would have said past the end" + (
+        near_ties if config["method"] == "draft_model" else ""
+    )
 
 
 def _other_model(requests: Requests, target: str | None) -> str:
@@ -90,10 +94,16 @@ def _other_model(requests: Requests, target: str | None) -> str:
     return f"{len(others)} rows do not say which model wrote them" if others else ""
 
 
-def _tokenised(requests: Requests) -> str:
-    kinds = [_json(text).get("token_ids", "given") for text in requests.meta.column("extra").to_pylist()]
-    n = kinds.count("tokenised")
-    return f"the ids of {n} requests were made from text again, hidden tokens not among them" if n else ""
+def not_as_sampled(requests: Requests) -> str:
+    """Why the ids may not be those that the target sampled, as ingest found (column extra); "" if it found nothing."""
+    rows = [_json(text) for text in requests.meta.column("extra").to_pylist()]
+    found = (
+        (("token_ids", "tokenised"), "the ids of {n} requests were made from text again, hidden tokens not among them"),
+        (("reasoning", "left out"), "{n} outputs lack the reasoning that was logged beside them"),
+        (("text", "disagrees"), "the logged text of {n} requests is not what their ids say"),
+    )
+    counted = [(sum(row.get(key) == value for row in rows), words) for (key, value), words in found]
+    return "; ".join(words.format(n=n) for n, words in counted if n)
 
 
 def _sampled_otherwise(requests: Requests, sampling: Mapping | None) -> str:
@@ -136,6 +146,18 @@ def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None,
     if max_model_len is not None and longest + 2 * config.get("num_speculative_tokens", 0) > max_model_len:
         return "near max_model_len one sequence fills the whole batch with placeholders"
     return ""
+
+
+def _near_own_limit(requests: Requests, config: Mapping, max_model_len: int | None, target: str | None) -> str:
+    """A replay without a limit knows nothing of the placeholders that the engine verifies near the model's own."""
+    file = Path(target or "", "config.json")
+    if max_model_len is not None or target is None or not file.is_file():
+        return ""
+    own = _json(file.read_text("utf-8")).get("max_position_embeddings")
+    total = requests.prompts.lengths + requests.outputs.lengths
+    if not isinstance(own, int) or not (n := int(np.sum(total + 2 * config.get("num_speculative_tokens", 0) > own))):
+        return ""
+    return f"{n} requests come near the target's own limit of {own} tokens, which [trace] max_model_len does not name"
 
 
 def _json(text: str | None) -> dict:

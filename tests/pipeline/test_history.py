@@ -11,6 +11,7 @@ import pytest
 from small_traces import config as config_of
 from small_traces import contents, rows, table
 
+from pipeline.labels import labels
 from pipeline.plan import plan
 from pipeline.run import replay
 from pipeline.warehouse import Warehouse
@@ -255,3 +256,13 @@ def test_what_cannot_have_been_served_before(warehouse):
     ):
         with pytest.raises(InputError, match=says):
             plan(config({"warm_with": warm}), warehouse)
+
+
+def test_the_label_says_which_servers_are_meant(warehouse):
+    other = [row | {"extra": '{"token_ids": "tokenised"}'} for row in rows(10, seed=1)]
+    warehouse.write_trace("typed", [table(other)])
+    settings = config({"scope": "tenant", "replicas": 2}, {"warm_with": "typed"}, {"scope": "none"})
+    said = [entry["reason"] for entry in labels(plan(settings, warehouse), warehouse).values()]
+    assert said[0].endswith("; one engine for each tenant on each of 2 replicas (session routing), cold")
+    assert "; one engine, warmed with typed, where the ids of 10 requests were made from text again" in said[1]
+    assert said[2].endswith("as with suffix_decoding_max_cached_requests = 0")

@@ -29,6 +29,10 @@ def test_a_captured_trace_is_exact():
         ({"model": ["target", "gpt-4o"]}, {}, "1 outputs come from another model (gpt-4o), not from target"),
         ({"model": ["target", None]}, {}, "1 rows do not say which model"),
         ({"extra": ['{"token_ids": "tokenised"}', None]}, {}, "ids of 1 requests were made from text"),
+        ({"extra": ['{"reasoning": "left out"}', None]}, {}, "1 outputs lack the reasoning"),
+        ({"extra": ['{"text": "disagrees"}'] * 2}, {}, "text of 2 requests is not what their ids say"),
+        ({"sampling": ['{"logit_bias": {"5": 1}}', '{"min_p": 0.0}']}, {}, "does not speculate on 1 requests"),
+        ({"sampling": ['{"structured_outputs": "json"}', None]}, {}, "drafted, rounds and coverage are upper bounds"),
         (
             {"sampling": ['{"temperature": 0.7}'] * 2},
             {"sampling": {"temperature": 0, "max_tokens": 9}},
@@ -53,6 +57,16 @@ def test_a_lookup_names_its_rule():
     assert "ngram on v2: longest window, its last match, filled up to k" in said["v2"]
     assert "never run" in label(WHOLE, NGRAM | {"method": "ngram_gpu"}, target=None)[1]
     assert "window" not in label(WHOLE, SUFFIX, target=None, runner="v2")[1]
+
+
+def test_near_the_limit_that_the_replay_was_not_told(tmp_path):
+    folder = tmp_path / "target"
+    folder.mkdir()
+    for own, kind in ((15, "exact"), (14, "proxy")):  # the longest has 5 tokens, and k = 5
+        (folder / "config.json").write_text(json.dumps({"max_position_embeddings": own}))
+        found, reason = label(WHOLE, NGRAM, target=str(folder))
+        assert (found, "1 requests come near the target's own limit of 14 tokens" in reason) == (kind, kind == "proxy")
+        assert label(WHOLE, NGRAM, target=str(folder), max_model_len=own)[0] == "exact"
 
 
 def test_suffix_at_concurrency():
