@@ -17,6 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.heatmap import heat_map
 from pipeline.views import Connection, query
 from schemas.errors import InputError
 
@@ -40,7 +41,8 @@ _DEFINITIONS = (
 
 @dataclass(frozen=True)
 class Report:
-    """One run: its `run_info`, then rows of `proposer_summary` (with cost) and `workload_summary`, best first."""
+    """One run: its `run_info`, then rows of `proposer_summary` (with cost and settings) and `workload_summary`, best
+    first."""
 
     run: str
     info: dict[str, Any]
@@ -70,8 +72,10 @@ def report(con: Connection, run: str | None = None) -> Report:
     proposers = query(
         con,
         "SELECT proposer_summary.*, speedup_over_none, us_per_emitted_token, draft_s, verify_s, step_s, "
-        "kv_cache_tokens, max_concurrency "
-        "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer) WHERE run = ? "
+        "kv_cache_tokens, max_concurrency, "
+        "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max "
+        "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer) "
+        "LEFT JOIN proposer_settings USING (run, proposer) WHERE run = ? "
         "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
     ).to_pylist()
@@ -214,6 +218,9 @@ _Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
 """What is written, under which title, and how."""
 
 
+_HEAT_MAPS = (("tokens_per_step", "tokens per step", _number), ("coverage", "coverage", _percent))
+
+
 def _cells(row: dict, columns: Sequence[_Column]) -> list[str]:
     return [
         write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names))
@@ -239,6 +246,9 @@ def _terminal(report: Report, width: int) -> str:
     parts: list[Any] = [Text(_headline(report), style="bold")]
     for (title, _, _), table in zip(_SECTIONS, tables, strict=True):
         parts += [Text(), Text(title, style="bold cyan"), table]
+    for name, title, write in _HEAT_MAPS:
+        if (table := heat_map(report.proposers, name, write)) is not None:
+            parts += [Text(), Text(f"N-gram lookups: {title}, by window and candidates", style="bold cyan"), table]
     if not report.proposers:
         parts.append(Text("nothing is committed yet"))
     parts += [Text(), Text(_DEFINITIONS, style="dim")]
