@@ -88,7 +88,7 @@ def append(tree, token):
     size[LONGEST] = min(longest + 1, len(act) - 2)
 
 
-@borrowing
+@inlined
 def feed(tree, record, at, stop):
     """Append `record[at:stop]`, or as much of it as there is room for; returns where it stopped."""
     while at < stop and not short_of_room(tree):
@@ -117,7 +117,7 @@ def buffer(tree, record, tokens):
     tree.size[PRUNED] = 1
 
 
-@borrowing
+@inlined
 def insert_suffix(tree, start, deep):
     """Put in the suffix of the buffered sequence that begins at `start`, down to `deep` tokens.
 

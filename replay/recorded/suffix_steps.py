@@ -114,7 +114,7 @@ def _next_look(history, at, reach):
     return reach
 
 
-@borrowing
+@inlined
 def _look(
     i, low, record, start, at, end, known, reach,
     k, bounds, least, limit, cached, local, shared, history, steps, rows, scores, ids, stopped,
