@@ -226,7 +226,7 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall
                 if masks:
                     distance = -(at_masks(wanted, anchors) * guesses.log_softmax(-1)).sum(-1)
                     shares = at_masks(weight, anchors)
-                    loss = 0.3 * loss + 0.7 * (distance * shares).sum() / shares.sum() / WORKERS
+                    loss = 0.5 * loss + 0.5 * (distance * shares).sum() / shares.sum() / WORKERS
             if loops and loops[1].any():
                 loss = loss + unlikelihood(model, *loops) / WORKERS
             return torch.autograd.grad(loss, parameters), ce.item()
@@ -312,7 +312,7 @@ def main():
     parser.add_argument("--target-steps", type=int, default=925)
     parser.add_argument("--polish-steps", type=int, default=40, help="steps of each anti-loop round")
     parser.add_argument("--draft-steps", type=int, default=300)
-    parser.add_argument("--parallel-steps", type=int, default=160)
+    parser.add_argument("--parallel-steps", type=int, default=180)
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="the others' models are in --out")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -358,7 +358,7 @@ def main():
         draft.config.pard_token = MASK  # where vLLM looks for the mask's id
         log, start = [], time.time()
         emit(log, stage="start", held_out=held_out_loss(draft, held, masks=True))
-        train(draft, data, held, log, "parallel", args.parallel_steps, 0.01, 3e-3, 0.7, teacher=target, masks=True)
+        train(draft, data, held, log, "parallel", args.parallel_steps, 0.006, 2e-3, 0.8, teacher=target, masks=True)
         finish(draft, tokenizer, held, args.out / "parallel_draft", log, start, masks=True)
 
 
