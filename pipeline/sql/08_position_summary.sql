@@ -8,16 +8,25 @@
 -- unconditional    accepted_at / rounds: how often do all of the first i go through? NULL when R = 0
 -- attempted        accepted_at / drafted_at: the same over rounds that proposed that far; NULL when none did
 -- conditional      accepted_at / reached: if the ones before passed, does i pass? NULL when none came that far
+-- (lists and no join of the histogram with itself: that would read every run to answer for one)
 CREATE VIEW position_summary AS
-WITH histogram AS (
-    SELECT run, proposer, workload, drafted, accepted, steps AS rounds
+WITH grouped AS (
+    SELECT
+        run,
+        proposer,
+        range(1, max(drafted) + 1) AS positions,
+        list({'workload': workload, 'drafted': drafted, 'accepted': accepted, 'rounds': steps}) AS cells
     FROM step_histogram
     WHERE drafted > 0
-),
-positions AS (
-    SELECT run, proposer, unnest(range(1, max(drafted) + 1))::integer AS position
-    FROM histogram
     GROUP BY run, proposer
+),
+cells AS (
+    SELECT run, proposer, positions, unnest(cells, recursive := true)
+    FROM grouped
+),
+histogram AS (
+    SELECT run, proposer, workload, drafted, accepted, rounds, unnest(positions)::integer AS position
+    FROM cells
 ),
 counts AS (
     SELECT
@@ -30,7 +39,6 @@ counts AS (
         coalesce(sum(rounds) FILTER (drafted >= position AND accepted >= position - 1), 0)::bigint AS reached,
         coalesce(sum(rounds) FILTER (accepted >= position), 0)::bigint AS accepted_at
     FROM histogram
-    JOIN positions USING (run, proposer)
     GROUP BY run, proposer, workload, position
 )
 SELECT

@@ -10,7 +10,7 @@
 --                           a length, 1 + drafted * acceptance_rate; with several lengths that is wrong for the whole
 -- length_from_rate          that length where only_length, else NULL: it then equals proposer_summary's
 CREATE VIEW length_summary AS
-WITH lengths AS (
+WITH counted AS (
     SELECT
         run,
         proposer,
@@ -21,14 +21,29 @@ WITH lengths AS (
     FROM step_histogram
     WHERE drafted > 0
     GROUP BY run, proposer, drafted
+),
+lengths AS (
+    SELECT
+        run,
+        proposer,
+        count(*) = 1 AS only_length,
+        unnest(list({
+            'drafted': drafted, 'rounds': rounds, 'accepted': accepted, 'fully_accepted': fully_accepted
+        })) AS one
+    FROM counted
+    GROUP BY run, proposer
 )
 SELECT
-    *,
-    accepted::double / (rounds * drafted) AS acceptance_rate,
-    1 + accepted::double / rounds AS mean_acceptance_length,
-    count(*) OVER (PARTITION BY run, proposer) = 1 AS only_length,
+    run,
+    proposer,
+    one.drafted,
+    one.rounds,
+    one.accepted,
+    one.fully_accepted,
+    one.accepted::double / (one.rounds * one.drafted) AS acceptance_rate,
+    1 + one.accepted::double / one.rounds AS mean_acceptance_length,
+    only_length,
     CASE
-        WHEN count(*) OVER (PARTITION BY run, proposer) = 1
-            THEN 1 + drafted * (accepted::double / (rounds * drafted))
+        WHEN only_length THEN 1 + one.drafted * (one.accepted::double / (one.rounds * one.drafted))
     END AS length_from_rate
 FROM lengths;

@@ -2,16 +2,22 @@
 --
 -- steps    decode steps with no real candidate, by reason; over all reasons they add up to S - R
 -- share    steps / S of that run, proposer and workload; over all reasons 1 - coverage
+-- (lists and no window: a window would read every run to answer for one)
 CREATE VIEW miss_reasons AS
 WITH counted AS (
-    SELECT run, proposer, workload, drafted = 0 AS missed, miss_reason, sum(steps) AS steps
+    SELECT run, proposer, workload, drafted = 0 AS missed, miss_reason, sum(steps)::bigint AS steps
     FROM step_histogram
     GROUP BY ALL
 ),
-shared AS (
-    SELECT *, sum(steps) OVER (PARTITION BY run, proposer, workload) AS total
+grouped AS (
+    SELECT
+        run,
+        proposer,
+        workload,
+        sum(steps) AS total,
+        unnest(list({'miss_reason': miss_reason, 'steps': steps}) FILTER (missed)) AS miss
     FROM counted
+    GROUP BY run, proposer, workload
 )
-SELECT run, proposer, workload, miss_reason, steps::bigint AS steps, steps::double / total AS share
-FROM shared
-WHERE missed;
+SELECT run, proposer, workload, miss.miss_reason, miss.steps, miss.steps::double / total AS share
+FROM grouped;
