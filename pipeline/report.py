@@ -33,6 +33,9 @@ at least a plain one, so the two were not measured under equal load."""
 FEW_SESSIONS = 30
 """Mark intervals that rest on fewer effective sessions: simulated, they hold the truth less often than they say."""
 
+_NOTES = 12
+"""Notes that the terminal shows; a grid can have one per proposer."""
+
 _DEFINITIONS = (
     "coverage = R / S, decode steps that proposed anything; acceptance rate = C / D; mean acceptance length = "
     "1 + C / R over those steps; tokens per step = E / S, misses included: what a user gets, and what ranks."
@@ -252,7 +255,9 @@ def _terminal(report: Report, width: int) -> str:
     if not report.proposers:
         parts.append(Text("nothing is committed yet"))
     parts += [Text(), Text(_DEFINITIONS, style="dim")]
-    parts += [Text(f"note: {warning}", style="yellow") for warning in report.warnings]
+    parts += [Text(f"note: {warning}", style="yellow") for warning in report.warnings[:_NOTES]]
+    if (more := len(report.warnings) - _NOTES) > 0:
+        parts.append(Text(f"and {more} notes more, all of them in --format json", style="yellow"))
     console.print(Group(*parts))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 

@@ -1,6 +1,7 @@
 """The heat map at the end of a report: a cell per lookup, from a real replay of a small grid."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from small_traces import NGRAM, config, rows, table
@@ -36,6 +37,14 @@ def test_a_grid_ends_its_report_with_two_heat_maps(house):
     for low, line in zip((1, 2), lines, strict=True):
         assert line == [str(low), "to", "3", *(f"{value[low, k]:.2f}" for k in (1, 3, 12))]
     assert re.search(r"coverage, by window and candidates\nwindow +k=1 +k=3 +k=12\n1 to 3( +\d+\.\d%){3}\n", shown)
+
+
+def test_a_grids_notes_do_not_bury_its_maps(house):
+    found = report(connect(house), replay(config({}, GRID), house).run)
+    many = replace(found, warnings=[f"warning {i}" for i in range(40)])
+    lines = render(many).splitlines()
+    assert lines[-2:] == ["note: warning 11", "and 28 notes more, all of them in --format json"]
+    assert "warning 39" in render(many, "json") and "warning 39" in render(many, "markdown")
 
 
 def test_one_lookup_is_no_map(house):
