@@ -5,7 +5,7 @@ import streamlit as st
 from dashboards import data
 from dashboards.columns import literal
 from dashboards.frame import landed_on
-from pipeline.report import run_warnings
+from pipeline.report import labels, run_warnings
 from schemas.errors import InputError
 
 st.set_page_config(page_title="specreplay", layout="wide")
@@ -47,6 +47,10 @@ with st.sidebar:
     started = f"{info['started']:%Y-%m-%d %H:%M} UTC · " if info["started"] else ""
     parts = [f"trace **{literal(str(info['trace']))}**", info["label"], f"runner {info['runner']}", info["status"]]
     st.caption(started + " · ".join(parts) + (" · reconciled" if info["reconciled"] else ""))
+    if said := labels(data.labels(run)):
+        with st.expander("What these counts are"):
+            for line in said:
+                st.caption(literal(line))
 for warning in run_warnings(info):
     st.warning(literal(warning))
 try:

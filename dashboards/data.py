@@ -46,6 +46,13 @@ def runs() -> list[dict[str, Any]]:
     return select("SELECT * FROM run_info ORDER BY started DESC NULLS LAST, run DESC").to_pylist()
 
 
+def labels(run: str) -> list[dict[str, Any]]:
+    """A row per proposer of a run: label and reason, whether its counts are exact and why."""
+    return select(
+        "SELECT proposer, label, reason FROM proposer_settings WHERE run = ? ORDER BY proposer", run
+    ).to_pylist()
+
+
 def values(run: str, column: str) -> list[str]:
     """The proposers, workloads or tenants of a run, in order of name; `column` says which."""
     view = {"proposer": "proposer_summary", "workload": "workload_summary", "tenant": "tenant_summary"}[column]

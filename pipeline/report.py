@@ -33,6 +33,9 @@ at least a plain one, so the two were not measured under equal load."""
 FEW_SESSIONS = 30
 """Mark intervals that rest on fewer effective sessions: simulated, they hold the truth less often than they say."""
 
+_NAMED = 8
+"""So many proposers are listed behind what holds for all of them."""
+
 _NOTES = 12
 """Notes that the terminal shows; a grid can have one per proposer."""
 
@@ -52,6 +55,8 @@ class Report:
     proposers: list[dict[str, Any]]
     workloads: list[dict[str, Any]]
     warnings: list[str]
+    labels: list[str]
+    """What the counts are, exact or proxy, and why: one line for all proposers of which the same holds."""
 
 
 def report(con: Connection, run: str | None = None) -> Report:
@@ -76,7 +81,8 @@ def report(con: Connection, run: str | None = None) -> Report:
         con,
         "SELECT proposer_summary.*, speedup_over_none, us_per_emitted_token, draft_s, verify_s, step_s, "
         "kv_cache_tokens, max_concurrency, "
-        "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max "
+        "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, label, reason, history, trees, "
+        "warm_requests, cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions, bytes_per_cached_token "
         "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer) "
         "LEFT JOIN proposer_settings USING (run, proposer) WHERE run = ? "
         "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
@@ -87,7 +93,8 @@ def report(con: Connection, run: str | None = None) -> Report:
         "SELECT * FROM workload_summary WHERE run = ? ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
     ).to_pylist()
-    return Report(info["run"], info, proposers, workloads, run_warnings(info) + proposer_warnings(proposers))
+    warnings = run_warnings(info) + proposer_warnings(proposers)
+    return Report(info["run"], info, proposers, workloads, warnings, labels(proposers))
 
 
 def render(report: Report, format_: str = "table", width: int | None = None) -> str:
@@ -110,6 +117,25 @@ def render(report: Report, format_: str = "table", width: int | None = None) -> 
     if format_ not in writers:
         raise InputError(f"--format {format_!r}: choose one of {', '.join(FORMATS)}")
     return writers[format_](report)
+
+
+def labels(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What the counts are and why, a line for all proposers of which the same holds.
+
+    >>> labels([{"proposer": p, "label": "proxy", "reason": "2 requests have no tails"} for p in ("a", "b")])
+    ['proxy: 2 requests have no tails (a, b)']
+
+    Args:
+        rows: with proposer, label and reason (view proposer_settings); those without a reason have no line.
+    """
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        if row["reason"] is not None:
+            alike.setdefault(f"{row['label']}: {row['reason']}", []).append(row["proposer"])
+    return [
+        f"{line} ({', '.join(names) if len(names) <= _NAMED else f'{names[0]} and {len(names) - 1} more'})"
+        for line, names in alike.items()
+    ]
 
 
 def run_warnings(info: dict[str, Any]) -> list[str]:
@@ -217,11 +243,29 @@ _SECTIONS = (
 )
 
 
+_TREES_TITLE = "Suffix trees of earlier outputs, as they ended"
+_TREES: list["_Column"] = [
+    ("proposer", "proposer", str),
+    *(
+        (name, name.replace("_", " "), _count)
+        for name in "trees warm_requests cached_requests cached_tokens evictions tree_nodes tree_bytes".split()
+    ),
+    ("bytes_per_cached_token", "bytes per cached token", _number),
+]
+
+
 _Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
 """What is written, under which title, and how."""
 
 
 _HEAT_MAPS = (("tokens_per_step", "tokens per step", _number), ("coverage", "coverage", _percent))
+
+
+def _sections(report: Report) -> list[tuple[str, list[dict], Sequence[_Column]]]:
+    """Title, rows and columns of each table."""
+    tables: list[tuple] = [(title, getattr(report, name), columns) for title, name, columns in _SECTIONS]
+    trees = [row for row in report.proposers if row["trees"] is not None]
+    return [*tables, (_TREES_TITLE, trees, _TREES)] if trees else tables
 
 
 def _cells(row: dict, columns: Sequence[_Column]) -> list[str]:
@@ -240,14 +284,15 @@ def _headline(report: Report) -> str:
 
 
 def _terminal(report: Report, width: int) -> str:
-    tables = [_table(report, name, columns) for _, name, columns in _SECTIONS]
+    sections = _sections(report)
+    tables = [_table(rows, columns) for _, rows, columns in sections]
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     wide = console.options.update(width=10_000)
     # a number is never cut off: a table that needs more than the terminal has is drawn wider
     console.width = max(width, *(console.measure(table, options=wide).minimum for table in tables))
     parts: list[Any] = [Text(_headline(report), style="bold")]
-    for (title, _, _), table in zip(_SECTIONS, tables, strict=True):
+    for (title, _, _), table in zip(sections, tables, strict=True):
         parts += [Text(), Text(title, style="bold cyan"), table]
     for name, title, write in _HEAT_MAPS:
         if (table := heat_map(report.proposers, name, write)) is not None:
@@ -255,6 +300,7 @@ def _terminal(report: Report, width: int) -> str:
     if not report.proposers:
         parts.append(Text("nothing is committed yet"))
     parts += [Text(), Text(_DEFINITIONS, style="dim")]
+    parts += [Text(line) for line in report.labels]
     parts += [Text(f"note: {warning}", style="yellow") for warning in report.warnings[:_NOTES]]
     if (more := len(report.warnings) - _NOTES) > 0:
         parts.append(Text(f"and {more} notes more, all of them in --format json", style="yellow"))
@@ -262,7 +308,7 @@ def _terminal(report: Report, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(report: Report, name: str, columns: Sequence[_Column]) -> Table:
+def _table(rows: Sequence[dict], columns: Sequence[_Column]) -> Table:
     table = Table(box=None, header_style="dim")
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     height = max(header.count(" ") for _, header, write in columns if write is not str)
@@ -273,9 +319,9 @@ def _table(report: Report, name: str, columns: Sequence[_Column]) -> Table:
             above = "\n" * (height - header.count(" "))
             table.add_column(above + header.replace(" ", "\n"), justify="right", no_wrap=True)
     before = None
-    for row in getattr(report, name):
+    for row in rows:
         cells = _cells(row, columns)
-        if name == "workloads":  # name a workload once, on its best proposer's row
+        if columns is _WORKLOAD:  # name a workload once, on its best proposer's row
             before, cells[0] = row["workload"], "" if row["workload"] == before else cells[0]
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -301,11 +347,12 @@ def _markdown(report: Report) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     lines = [f"**{_headline(report)}**", ""]
-    for title, name, columns in _SECTIONS:
+    for title, rows, columns in _sections(report):
         rule = ["---" if write is str else "---:" for _, _, write in columns]
         lines += [f"### {title}", "", line([header for _, header, _ in columns]), line(rule)]
-        lines += [line(_cells(row, columns)) for row in getattr(report, name)] + [""]
-    lines += [_DEFINITIONS, ""] + [f"> {warning}" for warning in report.warnings]
+        lines += [line(_cells(row, columns)) for row in rows] + [""]
+    lines += [_DEFINITIONS, ""] + [f"- {text}" for text in report.labels] + [""] * bool(report.labels)
+    lines += [f"> {warning}" for warning in report.warnings]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -328,10 +375,11 @@ def _html(report: Report) -> str:
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{head}</title><style>{_STYLE}</style>"]
     parts.append(f"<h1>specreplay</h1><p>{head}</p>")
     parts += [f'<p class="note">{html.escape(warning)}</p>' for warning in report.warnings]
-    for title, name, columns in _SECTIONS:
+    for title, rows, columns in _sections(report):
         parts.append(f"<table><caption>{html.escape(title)}</caption>")
         parts.append(cells("th", [header for _, header, _ in columns], columns))
-        parts += [cells("td", _cells(row, columns), columns) for row in getattr(report, name)]
+        parts += [cells("td", _cells(row, columns), columns) for row in rows]
         parts.append("</table>")
+    parts += [f"<p>{html.escape(text)}</p>" for text in report.labels]
     parts.append(f"<p>{html.escape(_DEFINITIONS)}</p></html>")
     return "\n".join(parts) + "\n"

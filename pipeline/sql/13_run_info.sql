@@ -4,13 +4,21 @@
 -- engine, runner              'recorded' or 'vllm'; which model runner's rules
 -- status                      'complete' or 'failed' as done.json says; 'unfinished' while there is none
 -- reconciled                  the step log adds up to the engine's own counters; NULL where nothing was compared
--- label                       'recorded' (walked along recorded ids) or 'live' (generated afresh)
+-- label                       'live' (generated afresh) or 'recorded' (walked along recorded ids), and once it is done in
+--                             brackets what its proposers' counts are: exact, proxy or hypothetical (reasons:
+--                             proposer_settings)
 -- versions                    of the engine and of the packages that decide a number (JSON)
 -- requests                    requests selected from the trace
 -- hardware                    machine the run was started on (JSON)
 -- started, ended              first and last moment of the run, UTC
 -- plan, done                  both files whole (JSON)
 CREATE VIEW run_info AS
+WITH kinds AS (
+    SELECT runs.run, string_agg(DISTINCT entry.value ->> 'label', ', ' ORDER BY entry.value ->> 'label') AS kinds
+    FROM files.runs AS runs, json_each(runs.done, '$.proposers') AS entry
+    WHERE (entry.value ->> 'key') NOT IN (SELECT proposer_key FROM files.baseline_keys)
+    GROUP BY runs.run
+)
 SELECT
     run,
     plan -> 'trace' ->> 'name' AS trace,
@@ -19,7 +27,10 @@ SELECT
     plan -> 'engine' ->> 'runner' AS runner,
     coalesce(done ->> 'status', 'unfinished') AS status,
     (done ->> 'reconciled')::boolean AS reconciled,
-    plan ->> 'label' AS label,
+    CASE
+        WHEN plan ->> 'label' = 'recorded' AND kinds IS NOT NULL THEN 'recorded (' || kinds || ')'
+        ELSE plan ->> 'label'
+    END AS label,
     (plan ->> 'requests')::bigint AS requests,
     plan -> 'versions' AS versions,
     plan -> 'hardware' AS hardware,
@@ -27,4 +38,5 @@ SELECT
     (done ->> 'ended')::timestamptz AS ended,
     plan,
     done
-FROM files.runs;
+FROM files.runs
+LEFT JOIN kinds USING (run);

@@ -1,18 +1,40 @@
--- One row per run and proposer: the settings it ran with, as effective (defaults filled in), from the run's plan.json.
+-- One row per run and proposer: the settings it ran with, as effective (defaults filled in), from the run's plan.json,
+-- and from its done.json what its numbers are and what its suffix trees came to.
 --
 -- proposer_key              hash of these settings
 -- method                    vLLM's method, or 'none'
 -- num_speculative_tokens    k, how many candidates a round may propose; NULL where the method has none
 -- prompt_lookup_min, _max   shortest and longest window of an n-gram lookup; NULL for other methods
 -- config                    all settings (JSON)
+-- history                   whose earlier requests it copies from (JSON); NULL = all of them, or none for its method
+-- label, reason             'live', 'exact', 'proxy' or 'hypothetical', and why; NULL while the run is not done
+-- trees                     suffix trees of earlier outputs, one for each shard; this and the rest: NULL without any
+-- warm_requests             requests served before the replay, not counted
+-- cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions      at the end, over all trees
+-- bytes_per_cached_token    tree_bytes / cached_tokens
 CREATE VIEW proposer_settings AS
 SELECT
-    runs.run,
+    entry.run,
     entry.value ->> 'name' AS proposer,
     entry.value ->> 'key' AS proposer_key,
     entry.value -> 'config' ->> 'method' AS method,
     (entry.value -> 'config' ->> 'num_speculative_tokens')::bigint AS num_speculative_tokens,
     (entry.value -> 'config' ->> 'prompt_lookup_min')::bigint AS prompt_lookup_min,
     (entry.value -> 'config' ->> 'prompt_lookup_max')::bigint AS prompt_lookup_max,
-    entry.value -> 'config' AS config
-FROM files.runs AS runs, json_each(runs.plan, '$.proposers') AS entry;
+    entry.value -> 'config' AS config,
+    entry.value -> 'history' AS history,
+    came.value ->> 'label' AS label,
+    came.value ->> 'reason' AS reason,
+    (came.value -> 'tree' ->> 'trees')::bigint AS trees,
+    (came.value -> 'tree' ->> 'warm_requests')::bigint AS warm_requests,
+    (came.value -> 'tree' ->> 'cached_requests')::bigint AS cached_requests,
+    (came.value -> 'tree' ->> 'cached_tokens')::bigint AS cached_tokens,
+    (came.value -> 'tree' ->> 'nodes')::bigint AS tree_nodes,
+    (came.value -> 'tree' ->> 'used_bytes')::bigint AS tree_bytes,
+    (came.value -> 'tree' ->> 'evictions')::bigint AS evictions,
+    (came.value -> 'tree' ->> 'bytes_per_cached_token')::double AS bytes_per_cached_token
+FROM (SELECT runs.run, planned.value FROM files.runs AS runs, json_each(runs.plan, '$.proposers') AS planned) AS entry
+LEFT JOIN (
+    SELECT runs.run, done.key AS proposer, done.value
+    FROM files.runs AS runs, json_each(runs.done, '$.proposers') AS done
+) AS came ON came.run = entry.run AND came.proposer = entry.value ->> 'name';

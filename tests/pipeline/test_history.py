@@ -13,7 +13,9 @@ from small_traces import contents, rows, table
 
 from pipeline.labels import labels
 from pipeline.plan import plan
+from pipeline.report import FORMATS, render, report
 from pipeline.run import replay
+from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
 from replay.recorded.engine import replay_recorded
 from replay.requests import Requests
@@ -266,3 +268,32 @@ def test_the_label_says_which_servers_are_meant(warehouse):
     assert said[0].endswith("; one engine for each tenant on each of 2 replicas (session routing), cold")
     assert "; one engine, warmed with typed, where the ids of 10 requests were made from text again" in said[1]
     assert said[2].endswith("as with suffix_decoding_max_cached_requests = 0")
+
+
+def test_the_views_and_the_report_show_label_reason_and_trees(warehouse):
+    settings = config({"scope": ["global", "tenant"]}, {"scope": "none"})
+    run = replay(settings, warehouse).run
+    con = connect(warehouse)
+    rows = {row["proposer"]: row for row in query(con, "SELECT * FROM proposer_settings").to_pylist()}
+    done = warehouse.run(run).done["proposers"]
+    assert json.loads(rows["suffix d24 k24 · tenant"]["history"])["scope"] == "tenant"
+    for name, row in rows.items():
+        assert (row["label"], row["reason"]) == ("proxy", done[name]["reason"])
+        tree = done[name].get("tree", {})
+        assert [row[key] for key in ("trees", "cached_tokens", "tree_nodes", "tree_bytes", "evictions")] == [
+            tree.get(key) for key in ("trees", "cached_tokens", "nodes", "used_bytes", "evictions")
+        ]
+    assert query(con, "SELECT label FROM run_info").to_pylist() == [{"label": "recorded (proxy)"}]
+    for format_ in FORMATS:
+        text = " ".join(render(report(con), format_).split())
+        assert "tail_token_ids" in text
+        assert "one engine for each tenant, cold" in text
+        if format_ != "csv":
+            assert "recorded (proxy)" in text
+    text = render(report(con))
+    assert (
+        sum(
+            line.startswith("suffix d24 k24 ") for line in text.split("Suffix trees of earlier outputs")[1].splitlines()
+        )
+        == 2
+    )
