@@ -123,7 +123,7 @@ def _at_masks(
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        cache.crop(length)
+        cache.crop(-position.shape[1])
         for row, n, parts in zip(hidden, counts, out, strict=True):
             kept = row[: max(0, min(n - low, at_once)) * masks]
             if len(kept):

@@ -22,12 +22,20 @@ from schemas.speculative import effective  # noqa: E402
 
 LIMIT, PLAIN, NEAR, TAIL, ROUNDS = 320, 200, 20, 25, 1000
 SUFFIX = {"method": "suffix"}  # as vLLM fills it in: up to 24 candidates
+PARALLEL = {
+    "method": "draft_model",
+    "model": str(material.MODELS / "parallel_draft"),
+    "num_speculative_tokens": 4,
+    "parallel_drafting": True,
+}
 RUNS = [
     (material.NGRAM, 1),
     (material.NGRAM, 8),
     (SUFFIX, 1),
     (material.DRAFT_MODEL, 1),
     (material.DRAFT_MODEL, 8),
+    (PARALLEL, 1),
+    (PARALLEL, 8),
 ]
 NEVER = {"draft_model": {"misses"}}
 """Kinds that a proposer cannot have: a draft model always proposes."""
