@@ -19,7 +19,8 @@ app = typer.Typer(
 )
 
 WarehouseOption = Annotated[
-    Path, typer.Option("--warehouse", envvar="SPECREPLAY_WAREHOUSE", help="Folder of the warehouse.")
+    Path,
+    typer.Option("--warehouse", envvar="SPECREPLAY_WAREHOUSE", help="Folder of the warehouse, or s3://bucket/prefix."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ConfigArgument = Annotated[Path, typer.Argument(help="Replay config (TOML).")]

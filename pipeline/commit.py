@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
+from pipeline import remote
 from schemas.errors import EnvironmentProblem, InputError
 from schemas.tables import SCHEMA_VERSION
 
@@ -182,12 +183,13 @@ def replace_json(root: Path, name: str, document: Any) -> None:
     with disk_errors(target), _temporary(target.parent, target.name) as (fd, temporary):
         _write_all(fd, to_json(document))
         os.fsync(fd)
+        remote.put(root, target, to_json(document))
         temporary.replace(target)
         sync_folder(target.parent)
 
 
 def write_parquet(folder: Path, stem: str, groups: Iterable[pa.Table], schema: pa.Schema, delta: set[str]) -> Written:
-    """Write `folder/<stem>-<sha>.parquet`, one row group per table of `groups`.
+    """Write `folder/<stem>-<sha>.parquet`, one row group per table of `groups`; folder lies two below the root.
 
     Columns in `delta` are delta-encoded, all others by dictionary; zstd level 3. The bytes depend on rows and row
     groups alone (and on the pyarrow version, which Parquet files name).
@@ -217,6 +219,7 @@ def write_parquet(folder: Path, stem: str, groups: Iterable[pa.Table], schema: p
         target = folder / f"{stem}-{sha256[:16]}.parquet"
         temporary.replace(target)
         sync_folder(folder)
+    remote.put(folder.parents[1], target)
     return Written(target, sha256, rows)
 
 
@@ -229,6 +232,8 @@ def drop(root: Path, files: Iterable[dict], committed: dict | None) -> None:
     for file in files:
         if file["path"] not in kept:
             (root / file["path"]).unlink(missing_ok=True)
+            if committed is not None:  # else a writer elsewhere may have committed it a moment ago
+                remote.delete(root, file["path"])
 
 
 def sweep(folder: Path) -> None:
@@ -278,6 +283,8 @@ def _temporary(folder: Path, stem: str) -> Generator[tuple[int, Path]]:
 
 
 def _put_new(root: Path, name: str, document: Any) -> bool:
+    if (ours := remote.create(root, name, to_json(document))) is not None:
+        return ours
     try:
         obstore.put(LocalStore(root), name, to_json(document), mode="create")
     except AlreadyExistsError:

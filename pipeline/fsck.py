@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline import commit, removal
+from pipeline import commit, remote, removal
 from pipeline.integrity import Examiner, files_of, left_in
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError, LockedError
@@ -75,12 +75,14 @@ def fsck(warehouse: Warehouse, repair: bool = False) -> FsckReport:
             way round, finish a removal, and take back damaged shards so that the same replay computes them again.
 
     Raises:
-        InputError: there is no warehouse.
+        InputError: there is no warehouse, or it is in an object store.
         EnvironmentProblem: the disk refuses.
     """
     root = warehouse.root
     if not root.is_dir():
         raise InputError(f"no warehouse at {root}")
+    if remote.store_of(root) is not None:
+        raise InputError("fsck checks folders; what comes from an object store is checked when it comes")
     work = _Check(root, repair)
     try:
         _check_all(work, warehouse)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import commit, removal
+from pipeline import commit, remote, removal
 from pipeline.integrity import files_of
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError, LockedError
@@ -52,8 +52,11 @@ def choose(
         now: the moment ages are counted from, with its zone; None = now.
 
     Raises:
-        InputError: nothing was asked for, an unknown name, a negative age, or a trace that a kept run needs.
+        InputError: nothing was asked for, an unknown name, a negative age, an object store, or a trace that a run
+            which stays needs.
     """
+    if remote.store_of(warehouse.root) is not None:
+        raise InputError("gc works on folders; for an object store, set a lifecycle rule or copy it")
     if keep_days is None and not (runs or traces or rejects):
         raise InputError("say what may go: --keep-days N, --run NAME, --trace NAME or --rejects NAME")
     if keep_days is not None and keep_days < 0:

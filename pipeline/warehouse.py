@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import commit, removal, tracefiles
+from pipeline import commit, remote, removal, tracefiles
 from pipeline.tracefiles import TraceInfo
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
@@ -49,17 +49,16 @@ class RunRecord:
 
 
 class Warehouse:
-    """A warehouse at a folder; the folder is made by the first write."""
+    """A warehouse at a folder, which the first write makes, or in an object store (`pipeline.remote`)."""
 
     def __init__(self, root: str | Path):
         """Name the folder; nothing is read or made yet.
 
         Raises:
-            InputError: the root is a URL (object stores are not supported yet).
+            InputError: the root is a file, or a URL other than s3://bucket/prefix.
         """
-        if "://" in str(root):
-            raise InputError(f"{root}: object stores are not supported yet; give a folder")
-        self.root = Path(root).expanduser().absolute()
+        url = remote.url_of(root)
+        self.root = remote.mirror(url) if url else Path(root).expanduser().absolute()
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root}: a warehouse is a folder, this is a file")
 
@@ -139,8 +138,9 @@ class Warehouse:
         for run in runs:
             done = self._done(run)
             shards = done["shards"] if done else self.committed(run)
-            found += [{f["table"]: str(self.root / f["path"]) for f in shard["files"]} for shard in shards.values()]
-        return found
+            found += [{f["table"]: f["path"] for f in shard["files"]} for shard in shards.values()]
+        remote.pull_files(self.root, [path for shard in found for path in shard.values()])
+        return [{table: str(self.root / path) for table, path in shard.items()} for shard in found]
 
     # Runs
 
@@ -162,6 +162,7 @@ class Warehouse:
         """Forget a run of which nothing was committed."""
         folder = self.root / "runs" / run
         (folder / "plan.json").unlink(missing_ok=True)
+        remote.delete(self.root, f"runs/{run}/plan.json")
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -267,11 +268,13 @@ class Warehouse:
             InputError: no such trace, or a file of it is missing or damaged.
         """
         self._must_exist()
+        remote.pull_files(self.root, [file["path"] for file in tracefiles.info(self.root, name).files])
         return tracefiles.read(self.root, name, columns, rows)
 
     def _must_exist(self) -> None:
         if not self.root.is_dir():
             raise InputError(f"no warehouse at {self.root}: ingest a trace first, or give --warehouse")
+        remote.pull_records(self.root)
 
 
 def _sorted(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

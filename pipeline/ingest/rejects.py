@@ -64,7 +64,7 @@ class Rejects:
         document = {"schema_version": SCHEMA_VERSION, "trace": trace, "files": [file]}
         first = commit.create_json(root, f"_commits/trace={trace}/rejects.json", document)
         if first is not None and first["files"][0]["path"] != file["path"]:
-            written.path.unlink(missing_ok=True)  # the trace was there before, and so were its rejects
+            commit.drop(root, [file], first)  # the trace was there before, and so were its rejects
             return first["files"][0]["path"]
         return file["path"]
 

@@ -157,8 +157,8 @@ def test_names_are_safe(warehouse, name):
 
 
 def test_roots_that_are_none(tmp_path):
-    with pytest.raises(InputError, match="object stores are not supported yet"):
-        Warehouse("s3://bucket/prefix")
+    with pytest.raises(InputError, match=r"a warehouse is a folder or s3://bucket/prefix"):
+        Warehouse("ftp://host/prefix")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a folder"):
         Warehouse(tmp_path / "file")

@@ -1,0 +1,196 @@
+"""The same warehouse in an S3 bucket, on a real server: same bytes, same numbers, one winner, nothing half there."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import obstore
+import pytest
+from logged_runs import Request, Run, Step, tables
+from obstore.store import S3Store
+from small_traces import NGRAM, config, contents, rows, table
+
+from pipeline import fsck, gc
+from pipeline.run import replay
+from pipeline.views import connect, query
+from pipeline.warehouse import Warehouse
+from schemas.errors import EnvironmentProblem, InputError
+
+CONFIG = config({}, NGRAM, shard_size=12)
+TOTALS = "SELECT proposer, steps, rounds, drafted, accepted, emitted FROM proposer_summary ORDER BY proposer"
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def url(endpoint, tmp_path, monkeypatch):
+    """A fresh bucket; the first machine's cache is in force."""
+    bucket = "b-" + tmp_path.name.replace("_", "-").lower()[-40:].strip("-")
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AWS_REGION": "us-east-1",
+        "SPECREPLAY_CACHE": str(tmp_path / "first"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/some/prefix"
+
+
+def store(url: str) -> S3Store:
+    return S3Store.from_url(url, client_options={"allow_http": True})
+
+
+def objects(url: str) -> dict[str, bytes | dict]:
+    """What is in the bucket, spelled like `contents` spells a folder."""
+    out: dict[str, bytes | dict] = {}
+    for found in sorted(f["path"] for page in obstore.list(store(url)) for f in page):
+        data = bytes(obstore.get(store(url), found).bytes())
+        if Path(found).name in ("plan.json", "done.json"):
+            out[found] = {key: value for key, value in json.loads(data).items() if key not in ("started", "ended")}
+        else:
+            out[found] = data
+    return out
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory) -> Warehouse:
+    house = Warehouse(tmp_path_factory.mktemp("disk") / "wh")
+    house.write_trace("small", [table(rows(20))])
+    replay(CONFIG, house).raise_for_status()
+    return house
+
+
+def test_same_bytes_and_same_numbers_as_on_disk(url, on_disk, tmp_path, monkeypatch):
+    here = Warehouse(url)
+    here.write_trace("small", [table(rows(20))])
+    replay(config({}, NGRAM, shard_size=12, workers=2), here).raise_for_status()
+    assert objects(url) == contents(on_disk.root)
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    there = Warehouse(Path(url))  # as the command line gives it: one slash less
+    assert there.root != here.root
+    assert query(connect(there), TOTALS).to_pylist() == query(connect(on_disk), TOTALS).to_pylist()
+    assert there.read_trace("small") == table(rows(20))
+    assert replay(CONFIG, there).already_done
+    assert objects(url) == contents(on_disk.root)
+
+
+def test_what_is_committed_elsewhere_is_seen_at_the_next_read(url, tmp_path, monkeypatch):
+    here = Warehouse(url)
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    there = Warehouse(url)
+    assert here.runs() == []
+    made = tables(Run({"ngram": [Request([Step(3, 1)])]}), "ngram", [Request([Step(3, 1)])])
+    there.write_plan("r", {"started": "1"})
+    there.commit_shard("r", "s", made)
+    assert [(r.run, r.status) for r in here.runs()] == [("r", "unfinished")]
+    assert len(here.files("requests")) == 1
+    there.write_done("r", {"status": "complete", "shards": there.committed("r")})
+    assert [(r.run, r.status) for r in here.runs()] == [("r", "complete")]
+    there.write_done("r", {"status": "failed", "shards": there.committed("r")})
+    assert [(r.run, r.status) for r in here.runs()] == [("r", "failed")]
+    there.discard_plan("r")
+    assert here.runs() == []
+
+
+def test_of_many_writers_one_wins(url, tmp_path, monkeypatch):
+    houses = []
+    for i in range(6):  # six machines
+        monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / str(i)))
+        houses.append(Warehouse(url))
+    gate = threading.Barrier(6)
+
+    def write(number: int) -> bool:
+        requests = [Request([Step(3, number % 3)] * (number + 1))]
+        made = tables(Run({"ngram": requests}), "ngram", requests)
+        gate.wait()
+        return houses[number].commit_shard("r", "s", made)
+
+    with ThreadPoolExecutor(6) as pool:
+        won = list(pool.map(write, range(6)))
+    assert won.count(True) == 1
+    (document,) = houses[0].committed("r").values()
+    steps = next(file for file in document["files"] if file["table"] == "decode_steps")
+    assert steps["rows"] == won.index(True) + 1
+    # the losers' files are gone, the winner's are there
+    assert {name for name in objects(url) if "run=r" in name} == {
+        "_commits/run=r/s.json",
+        *(file["path"] for file in document["files"]),
+    }
+
+
+REPLAY = """
+import os, signal, sys
+import obstore
+from small_traces import NGRAM, config
+from pipeline.run import replay
+from pipeline.warehouse import Warehouse
+real, left = obstore.put, int(sys.argv[2])
+def put(*arguments, **named):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **named)
+obstore.put = put
+replay(config({}, NGRAM, shard_size=12), Warehouse(sys.argv[1])).raise_for_status()
+"""
+
+
+@pytest.mark.parametrize("puts", [0, 1, 4, 7, 12])
+def test_killed_on_one_machine_finished_on_another(url, on_disk, tmp_path, monkeypatch, puts):
+    Warehouse(url).write_trace("small", [table(rows(20))])
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
+    ended = subprocess.run([sys.executable, "-c", REPLAY, url, str(puts)], env=environment).returncode
+    assert ended == -signal.SIGKILL
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    house = Warehouse(url)
+    connect(house).close()
+    replay(CONFIG, house).raise_for_status()
+    assert objects(url) == contents(on_disk.root)
+
+
+def test_a_replaced_file_is_not_taken(url, tmp_path, monkeypatch):
+    house = Warehouse(url)
+    house.write_trace("small", [table(rows(20))])
+    (part,) = (file["path"] for file in house.trace("small").files)
+    obstore.put(store(url), part, b"another file", mode="overwrite")
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    with pytest.raises(EnvironmentProblem, match=r"in the object store is another file than was committed"):
+        Warehouse(url).read_trace("small")
+    obstore.delete(store(url), part)
+    with pytest.raises(InputError, match=r"trace small: .* is missing"):
+        Warehouse(url).read_trace("small")
+
+
+@pytest.mark.parametrize("endpoint_url", [None, "http://127.0.0.1:9"])
+def test_no_bucket_or_no_server_is_one_line(url, monkeypatch, endpoint_url):
+    if endpoint_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint_url)
+    with pytest.raises(EnvironmentProblem, match=r"^s3://no-such-bucket/x: ") as said:
+        Warehouse("s3://no-such-bucket/x").runs()
+    assert "\n" not in str(said.value)
+
+
+def test_what_is_for_folders_only_says_so(url):
+    with pytest.raises(InputError, match="gc works on folders"):
+        gc.choose(Warehouse(url), keep_days=1)
+    with pytest.raises(InputError, match="fsck checks folders"):
+        fsck.fsck(Warehouse(url))
