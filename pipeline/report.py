@@ -120,22 +120,26 @@ def render(report: Report, format_: str = "table", width: int | None = None) -> 
 
 
 def labels(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What the counts are and why, a line for all proposers of which the same holds.
+    """What the counts are and why, a line for each reason.
 
-    >>> labels([{"proposer": p, "label": "proxy", "reason": "2 requests have no tails"} for p in ("a", "b")])
-    ['proxy: 2 requests have no tails (a, b)']
+    >>> labels([{"proposer": p, "label": "proxy", "reason": f"no tails; rule {p}"} for p in ("a", "b")])
+    ['proxy: no tails (all)', 'proxy: rule a (a)', 'proxy: rule b (b)']
 
     Args:
-        rows: with proposer, label and reason (view proposer_settings); those without a reason have no line.
+        rows: with proposer, label and reason ("; " between reasons; view proposer_settings).
     """
     alike: dict[str, list[str]] = {}
     for row in rows:
-        if row["reason"] is not None:
-            alike.setdefault(f"{row['label']}: {row['reason']}", []).append(row["proposer"])
-    return [
-        f"{line} ({', '.join(names) if len(names) <= _NAMED else f'{names[0]} and {len(names) - 1} more'})"
-        for line, names in alike.items()
-    ]
+        for reason in (row["reason"] or "").split("; "):
+            if reason:
+                alike.setdefault(f"{row['label']}: {reason}", []).append(row["proposer"])
+
+    def listed(names: list[str]) -> str:
+        if len(names) == len(rows):
+            return "all"
+        return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} and {len(names) - 1} more"
+
+    return [f"{line} ({listed(names)})" for line, names in alike.items()]
 
 
 def run_warnings(info: dict[str, Any]) -> list[str]:
