@@ -42,11 +42,11 @@ def prompts(tokenizer, per_workload, seed=20):
     for _ in range(per_workload):  # plain source, cut anywhere
         text = tasks.r.choice(sources)
         at = tasks.r.randrange(500, len(text) - 400)
-        yield "source", tokenizer.encode(text[max(0, at - 900):at], add_special_tokens=False), text[at:]
+        yield "source", tokenizer.encode(text[max(0, at - 900) : at], add_special_tokens=False), text[at:]
 
 
 def distinct_4(ids):
-    grams = [tuple(ids[i:i + 4]) for i in range(len(ids) - 3)]
+    grams = [tuple(ids[i : i + 4]) for i in range(len(ids) - 3)]
     return len(set(grams)) / len(grams)
 
 
@@ -61,11 +61,23 @@ def main():
 
     from vllm import LLM, SamplingParams
 
-    llm = LLM(str(args.models / "target"), dtype="float32", enforce_eager=True, max_model_len=1024, max_num_seqs=1,
-              gpu_memory_utilization=0.3, num_gpu_blocks_override=64, enable_prefix_caching=False,
-              per_request_spec_decode_metrics="summary", speculative_config={
-                  "method": "draft_model", "model": str(args.models / args.draft), "num_speculative_tokens": 4,
-                  "parallel_drafting": args.draft == "parallel_draft"})
+    llm = LLM(
+        str(args.models / "target"),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=1024,
+        max_num_seqs=1,
+        gpu_memory_utilization=0.3,
+        num_gpu_blocks_override=64,
+        enable_prefix_caching=False,
+        per_request_spec_decode_metrics="summary",
+        speculative_config={
+            "method": "draft_model",
+            "model": str(args.models / args.draft),
+            "num_speculative_tokens": 4,
+            "parallel_drafting": args.draft == "parallel_draft",
+        },
+    )
     tokenizer = llm.get_tokenizer()
     items = list(prompts(tokenizer, args.prompts))
     params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
@@ -75,23 +87,36 @@ def main():
     for (kind, ids, reference), output in zip(items, outputs, strict=True):
         done = output.outputs[0]
         spec = done.spec_decode_metrics
-        row = {"tokens": len(done.token_ids), "ended": done.finish_reason == "stop",
-               "exact": done.text.strip() == reference.strip(), "drafted": spec.num_draft_tokens if spec else 0,
-               "accepted": sum(j * n for j, n in enumerate(spec.histogram)) if spec else 0,
-               "distinct": distinct_4(list(done.token_ids)) if len(done.token_ids) >= 32 else None}
+        row = {
+            "tokens": len(done.token_ids),
+            "ended": done.finish_reason == "stop",
+            "exact": done.text.strip() == reference.strip(),
+            "drafted": spec.num_draft_tokens if spec else 0,
+            "accepted": sum(j * n for j, n in enumerate(spec.histogram)) if spec else 0,
+            "distinct": distinct_4(list(done.token_ids)) if len(done.token_ids) >= 32 else None,
+        }
         rows.setdefault(kind, []).append(row)
         if len(rows[kind]) <= args.show:
-            print(f"===== {kind}\n{tokenizer.decode(ids)[-600:]}\n----- output {row}\n{done.text}\n"
-                  f"----- reference\n{reference[:600]}", file=sys.stderr)
+            print(
+                f"===== {kind}\n{tokenizer.decode(ids)[-600:]}\n----- output {row}\n{done.text}\n"
+                f"----- reference\n{reference[:600]}",
+                file=sys.stderr,
+            )
 
     def table(group, kind):
         long = [r["distinct"] for r in group if r["distinct"] is not None]
-        return {"workload": kind, "prompts": len(group), "tokens": sum(r["tokens"] for r in group),
-                "acceptance": round(sum(r["accepted"] for r in group) / max(1, sum(r["drafted"] for r in group)), 3),
-                "distinct_4": round(sum(long) / len(long), 3) if long else None,
-                "distinct_4_lowest": round(min(long), 3) if long else None, "long_outputs": len(long),
-                "ended": sum(r["ended"] for r in group),
-                "exact": sum(r["exact"] for r in group) if kind in DECIDED else None}
+        return {
+            "workload": kind,
+            "prompts": len(group),
+            "tokens": sum(r["tokens"] for r in group),
+            "acceptance": round(sum(r["accepted"] for r in group) / max(1, sum(r["drafted"] for r in group)), 3),
+            "distinct_4": round(sum(long) / len(long), 3) if long else None,
+            "distinct_4_lowest": round(min(long), 3) if long else None,
+            "long_outputs": len(long),
+            "ended": sum(r["ended"] for r in group),
+            "exact": sum(r["exact"] for r in group) if kind in DECIDED else None,
+        }
+
     for kind, group in rows.items():
         print(json.dumps(table(group, kind)))
     print(json.dumps(table([r for group in rows.values() for r in group], "all")))

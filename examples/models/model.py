@@ -6,16 +6,28 @@ import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 VOCAB, END_OF_TEXT, IM_END = 2048, 0, 2
-SIZES = {"target": dict(hidden_size=192, intermediate_size=448, num_hidden_layers=4, num_attention_heads=3),
-         "draft": dict(hidden_size=128, intermediate_size=320, num_hidden_layers=2, num_attention_heads=2)}
+SIZES = {
+    "target": dict(hidden_size=192, intermediate_size=448, num_hidden_layers=4, num_attention_heads=3),
+    "draft": dict(hidden_size=128, intermediate_size=320, num_hidden_layers=2, num_attention_heads=2),
+}
 
 
 def build(name):
     """A fresh float32 model of the given size, "target" or "draft"."""
     config = Qwen3Config(
-        vocab_size=VOCAB, head_dim=64, num_key_value_heads=SIZES[name]["num_attention_heads"],
-        max_position_embeddings=2048, rope_theta=1e6, tie_word_embeddings=True, attention_bias=False,
-        eos_token_id=IM_END, bos_token_id=None, pad_token_id=END_OF_TEXT, attn_implementation="sdpa", **SIZES[name])
+        vocab_size=VOCAB,
+        head_dim=64,
+        num_key_value_heads=SIZES[name]["num_attention_heads"],
+        max_position_embeddings=2048,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+        attention_bias=False,
+        eos_token_id=IM_END,
+        bos_token_id=None,
+        pad_token_id=END_OF_TEXT,
+        attn_implementation="sdpa",
+        **SIZES[name],
+    )
     model = Qwen3ForCausalLM(config)
     for key, p in model.named_parameters():
         if p.ndim == 2:
@@ -23,7 +35,8 @@ def build(name):
             torch.nn.init.normal_(p, std=0.02 if "embed" in key else gain / math.sqrt(p.shape[1]))
     copying_init(model)
     model.generation_config = GenerationConfig(
-        eos_token_id=[IM_END, END_OF_TEXT], pad_token_id=END_OF_TEXT, do_sample=False)
+        eos_token_id=[IM_END, END_OF_TEXT], pad_token_id=END_OF_TEXT, do_sample=False
+    )
     return model
 
 
@@ -55,15 +68,15 @@ def copying_init(model):
             attn.q_proj.weight[at] *= 0.05
             attn.k_proj.weight[at] *= 0.05
             attn.v_proj.weight[at] = 0
-            attn.v_proj.weight[j * d:j * d + n] = parts[0]
+            attn.v_proj.weight[j * d : j * d + n] = parts[0]
             attn.o_proj.weight[:, at] = 0
-            attn.o_proj.weight[:, j * d:j * d + n] = gain * (parts[j + 1] if attn is look else parts[0]).T
-        look.q_proj.weight[j * d:j * d + 4, 0] = 1
-        look.k_proj.weight[j * d:j * d + 4, 0] = torch.cos((j + 1) * angle)
-        look.k_proj.weight[j * d + half:j * d + half + 4, 0] = torch.sin((j + 1) * angle)
+            attn.o_proj.weight[:, j * d : j * d + n] = gain * (parts[j + 1] if attn is look else parts[0]).T
+        look.q_proj.weight[j * d : j * d + 4, 0] = 1
+        look.k_proj.weight[j * d : j * d + 4, 0] = torch.cos((j + 1) * angle)
+        look.k_proj.weight[j * d + half : j * d + half + 4, 0] = torch.sin((j + 1) * angle)
         size = len(slow) // (j + 1)
         for i in range(j + 1):
-            dims = slow[i * size:(i + 1) * size] + j * d
+            dims = slow[i * size : (i + 1) * size] + j * d
             match.q_proj.weight[dims] += parts[i][:size]
             match.k_proj.weight[dims] += parts[i + 1][:size]
 

@@ -20,8 +20,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 HERE = Path(__file__).parent
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
-           "<tool_response>", "</tool_response>", "<|mask|>"]
+SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<|mask|>",
+]
 IM_START, MASK = 1, 7
 ANCHORS, MASKS = 64, 4  # parallel draft: histories per row, and mask tokens behind each
 TOKENS_PER_STEP = 4096
@@ -37,16 +45,31 @@ def make_tokenizer(texts):
     """Byte-level BPE; indentation joins the newline before it, which makes code shorter."""
     tok = Tokenizer(models.BPE())
     pattern = r"\n+(?: +(?= ))?| +(?= )| ?[A-Za-z]+|[0-9]|_+| ?[^\sA-Za-z0-9_]+|\s+"
-    tok.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pattern), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tok.decoder = decoders.ByteLevel()
-    tok.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=SPECIAL, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tok.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=VOCAB,
+            special_tokens=SPECIAL,
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tok, eos_token="<|im_end|>", pad_token="<|endoftext|>", mask_token="<|mask|>",
-        additional_special_tokens=SPECIAL, clean_up_tokenization_spaces=False, model_max_length=2048)
+        tokenizer_object=tok,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        mask_token="<|mask|>",
+        additional_special_tokens=SPECIAL,
+        clean_up_tokenization_spaces=False,
+        model_max_length=2048,
+    )
     fast.chat_template = (HERE / "chat_template.jinja").read_text()
     return fast
 
@@ -57,6 +80,7 @@ class Data:
     def __init__(self, files, tokenizer, n_tasks, seed):
         def encode(texts):
             return [e.ids for e in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
+
         texts = encode([text for _, text in files])
         self.source = np.array([i for ids in texts for i in [*ids, END_OF_TEXT]], np.uint16)
         maker = Tasks(files, seed)
@@ -92,7 +116,7 @@ class Data:
 
     def source_row(self, length):
         start = self.rng.integers(0, len(self.source) - length)
-        return self.source[start:start + length]
+        return self.source[start : start + length]
 
     def repeat_row(self, length):
         """Random spans said several times; only what can be copied has weight (feeds the copying heads)."""
@@ -160,8 +184,12 @@ def with_mask_logits(model, ids, anchors):
     sees[..., :length, :length] = torch.ones(length, length, dtype=torch.bool).tril()
     sees[:, 0, length:, :length] = place[:, None] < anchors.repeat_interleave(MASKS, 1)[..., None]
     sees[..., length:, length:] = torch.block_diag(*[torch.ones(MASKS, MASKS).tril()] * anchors.shape[1]).bool()
-    logits = model(input_ids=torch.cat((ids, torch.full((rows, count), MASK)), 1), attention_mask=sees,
-                   position_ids=torch.cat((place, at_masks(place, anchors)), 1), use_cache=False).logits
+    logits = model(
+        input_ids=torch.cat((ids, torch.full((rows, count), MASK)), 1),
+        attention_mask=sees,
+        position_ids=torch.cat((place, at_masks(place, anchors)), 1),
+        use_cache=False,
+    ).logits
     return logits[:, :length], logits[:, length:]
 
 
@@ -179,13 +207,15 @@ def held_out_loss(model, batches, masks=False):
         anchors = pick_anchors(np.random.default_rng(4), *ids.shape)
         right = with_mask_logits(model, ids, anchors)[1].argmax(-1) == at_masks(labels, anchors)
         counts = (at_masks(weight, anchors) == 1).view(-1, MASKS)
-        result["right_at_mask"] = [round(x, 3) for x in
-                                   ((right.view(-1, MASKS) & counts).sum(0) / counts.sum(0)).tolist()]
+        result["right_at_mask"] = [
+            round(x, 3) for x in ((right.view(-1, MASKS) & counts).sum(0) / counts.sum(0)).tolist()
+        ]
     return result
 
 
-def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall=0.6, teacher=None, rollouts=None,
-          masks=False):
+def train(
+    model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall=0.6, teacher=None, rollouts=None, masks=False
+):
     """Run `steps` steps of TOKENS_PER_STEP tokens; the learning rates fall to zero over the last part, `fall`.
 
     teacher: a model whose distribution is distilled (0.9 of the loss). rollouts: (ids, loop mask), both [n, t];
@@ -240,8 +270,13 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall
         ce = sum(ce for _, ce in results)
         mean = ce if mean is None else 0.95 * mean + 0.05 * ce
         if step % 50 == 0 or step == steps:
-            record = {"stage": stage, "step": step, "tokens": step * TOKENS_PER_STEP,
-                      "seconds": round(time.time() - start), "train_loss": round(mean, 4)}
+            record = {
+                "stage": stage,
+                "step": step,
+                "tokens": step * TOKENS_PER_STEP,
+                "seconds": round(time.time() - start),
+                "train_loss": round(mean, 4),
+            }
             if step % 100 == 0 or step == steps:
                 record["held_out"] = held_out_loss(model, held, masks)
             emit(log, **record)
@@ -249,7 +284,7 @@ def train(model, data, held, log, stage, steps, muon_lr=0.02, adam_lr=3e-3, fall
 
 def mark_loops(prompt, output, ends=(IM_END, END_OF_TEXT)):
     """True for each output token that ends a 4-gram said before: once if not in the prompt, else twice."""
-    given = {tuple(prompt[i:i + 4]) for i in range(len(prompt) - 3)}
+    given = {tuple(prompt[i : i + 4]) for i in range(len(prompt) - 3)}
     seen, marks, line = {}, [], prompt[-3:]
     for token in output:
         line = line + [token]
@@ -280,9 +315,12 @@ def roll_out(model, data, count, prompt_length=128, new=128):
             prompts.append((data.source_row(prompt_length).tolist() + ids[:start])[-prompt_length:])
     rows = []
     for i in range(0, count, 32):
-        x = torch.tensor(prompts[i:i + 48])
-        rows.append(model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=new, do_sample=False,
-                                   eos_token_id=VOCAB))  # never stop: keeps the batch full
+        x = torch.tensor(prompts[i : i + 48])
+        rows.append(
+            model.generate(
+                x, attention_mask=torch.ones_like(x), max_new_tokens=new, do_sample=False, eos_token_id=VOCAB
+            )
+        )  # never stop: keeps the batch full
     ids = torch.cat(rows)
     loops = torch.zeros_like(ids, dtype=torch.bool)
     for row, mask in zip(ids.tolist(), loops, strict=True):
@@ -301,8 +339,7 @@ def finish(model, tokenizer, held, out, log, start, masks=False):
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
     model.float()
-    emit(log, stage="saved as bfloat16", seconds=round(time.time() - start),
-         held_out=held_out_loss(model, held, masks))
+    emit(log, stage="saved as bfloat16", seconds=round(time.time() - start), held_out=held_out_loss(model, held, masks))
     (out / "training_log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in log))
 
 
@@ -327,10 +364,22 @@ def main():
         tokenizer = make_tokenizer([t for _, t in train_files] + chat)
     data = Data(train_files, tokenizer, 18000, seed=2)
     held_data = Data(held_files, tokenizer, 400, seed=3)
-    held = {"source": held_data.batch(1024, 0.0), "tasks": held_data.batch(1024, 1.0),
-            "repeats": held_data.batch(1024, 0.0, 1.0)}
-    print(len(train_files), "files to train on,", len(held_files), "held out;", len(data.source), "source tokens,",
-          sum(map(len, data.tasks)), "task tokens", flush=True)
+    held = {
+        "source": held_data.batch(1024, 0.0),
+        "tasks": held_data.batch(1024, 1.0),
+        "repeats": held_data.batch(1024, 0.0, 1.0),
+    }
+    print(
+        len(train_files),
+        "files to train on,",
+        len(held_files),
+        "held out;",
+        len(data.source),
+        "source tokens,",
+        sum(map(len, data.tasks)),
+        "task tokens",
+        flush=True,
+    )
 
     if "target" in args.stages:
         target = build("target")

@@ -1,6 +1,6 @@
 """How much one session of the demo trace shares with all others: share of its 8-grams (words) found elsewhere.
 
-    python examples/trace/overlap.py
+python examples/trace/overlap.py
 """
 
 import json
