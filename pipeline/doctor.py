@@ -29,7 +29,7 @@ def examine() -> list[Finding]:
         ("duckdb", "SQL and reports"),
         ("streamlit", "the dashboard"),
         ("transformers", "ingest of text (pip install 'specreplay[text]')"),
-        ("arctic-inference", "suffix decoding (make setup)"),
+        ("arctic-inference", "live suffix decoding (make setup)"),
         ("torch", "recorded draft models (pip install 'specreplay[draft]')"),
     ):
         version = _version(package)
