@@ -35,4 +35,4 @@ nightly: trace
 	specreplay nightly examples/configs/recorded.toml --date 2026-11-24
 
 bench: setup
-	@for b in tests/benchmarks/*.py; do echo "== $$b"; python $$b || exit 1; done
+	@for b in $$(grep -l __main__ tests/benchmarks/*.py); do echo "== $$b"; PYTHONPATH=. python $$b || exit 1; done
