@@ -175,7 +175,7 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
             if key not in _PROPOSER_KEYS:
                 raise unknown_key(where, key, _PROPOSER_KEYS)
         if "hypothetical" in entry:
-            grid = [_combination(entry, live, path, where)]
+            grid = expand(_combination(entry, live, path, where))
         else:
             raw = _with_model(entry.get("config", {}), path)
             if raw.get("method") == HYPOTHETICAL:

@@ -216,5 +216,5 @@ def expand(config: Mapping) -> list[dict]:
     >>> [c["num_speculative_tokens"] for c in expand({"method": "ngram", "num_speculative_tokens": [3, 5]})]
     [3, 5]
     """
-    lists = {k: v for k, v in config.items() if isinstance(v, list) and k not in LIST_KEYS}
+    lists = {k: v for k, v in config.items() if isinstance(v, list) and k not in LIST_KEYS and k != "of"}
     return [dict(config) | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]

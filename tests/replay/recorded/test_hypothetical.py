@@ -170,6 +170,16 @@ def test_what_cannot_be_combined_is_one_line(given, says):
     assert says in str(error.value) and "\n" not in str(error.value) and "'mix'" in str(error.value)
 
 
+def test_a_list_is_a_grid_but_the_list_of_proposers():
+    given = {"of": [NGRAM, SUFFIX], "combine": ["first", "longest"], "cool_down": [0, 2]}
+    found = parse({"proposer": [{"name": "mix", "hypothetical": given}]}, Path("replay.toml")).proposer
+    assert [(p.config["combine"], p.config["cool_down"]) for p in found] == [
+        ("first", 0), ("first", 2), ("longest", 0), ("longest", 2),
+    ]  # fmt: skip
+    assert found[3].name == "mix · longest of ngram 2-4 k4 + suffix d8 k6, cool_down 2 (hypothetical)"
+    assert all(len(p.config["of"]) == 2 for p in found) and len({p.key for p in found}) == 4
+
+
 def test_only_recorded_and_only_by_its_own_key():
     mix = {"name": "mix", "hypothetical": {"of": [NGRAM, SUFFIX], "cool_down": 2}}
     (proposer,) = parse({"proposer": [mix]}, Path("replay.toml")).proposer
