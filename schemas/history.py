@@ -33,7 +33,9 @@ class Days(BaseModel):
         return self
 
     def __str__(self) -> str:
-        return f"{self.from_ or '…'} to {self.to or '…'}"
+        if self.to is None:
+            return f"from {self.from_}"
+        return f"to {self.to}" if self.from_ is None else f"{self.from_} to {self.to}"
 
 
 class History(BaseModel):
