@@ -54,7 +54,8 @@ def _served(history: History) -> str:
     served = f"one engine for {' on '.join(each)}" if each else "one engine"
     if history.warm_with is None:
         return f"{served}, cold"
-    return f"{served}, warmed with {history.warm_with}"
+    what = "trace" if isinstance(history.warm_with, str) else "requests"
+    return f"{served}, warmed with {what} {history.warm_with}"
 
 
 def _warmed(planned: Plan, proposer: Proposer, warehouse: Warehouse) -> str:

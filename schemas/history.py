@@ -34,8 +34,8 @@ class Days(BaseModel):
 
     def __str__(self) -> str:
         if self.to is None:
-            return f"from {self.from_}"
-        return f"to {self.to}" if self.from_ is None else f"{self.from_} to {self.to}"
+            return f"since {self.from_}"
+        return f"until {self.to}" if self.from_ is None else f"{self.from_} to {self.to}"
 
 
 class History(BaseModel):

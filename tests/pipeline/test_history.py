@@ -266,7 +266,7 @@ def test_the_label_says_which_servers_are_meant(warehouse):
     settings = config({"scope": "tenant", "replicas": 2}, {"warm_with": "typed"}, {"scope": "none"})
     said = [entry["reason"] for entry in labels(plan(settings, warehouse), warehouse).values()]
     assert said[0].endswith("; one engine for each tenant on each of 2 replicas (session routing), cold")
-    assert "; one engine, warmed with typed, where the ids of 10 requests were made from text again" in said[1]
+    assert "; one engine, warmed with trace typed, where the ids of 10 requests were made from text again" in said[1]
     assert said[2].endswith("as with suffix_decoding_max_cached_requests = 0")
 
 
