@@ -24,11 +24,11 @@ import numpy as np
 from numba import njit
 
 from replay.recorded import walk
+from replay.recorded.compiled import cached_njit
 from replay.recorded.walk import NO_LIMIT, NO_MATCH, PROPOSED, TOO_SHORT, Limits, Progress
 from replay.requests import Requests
 from replay.steps import StepLog
 
-# Not cached on disk: numba notices a change of this file, not of `walk`, and would go on counting by the old rules.
 _settle = njit(walk.settle)
 _fits = njit(walk.fits)
 
@@ -105,7 +105,7 @@ def _table_size(positions: int) -> int:
     return 1 << max(4, (2 * positions - 1).bit_length())
 
 
-@njit
+@cached_njit(walk)
 def _walk(
     low, high, prompt_ids, prompt_at, output_ids, output_at, tail_ids, tail_at,
     min_n, max_n, k, model_limit, drafter_limit, table, ids, ends, row,
@@ -159,7 +159,7 @@ def _copy(source, low, high, target, at):
         target[at + j - low] = source[j]
 
 
-@njit
+@cached_njit(walk)
 def _source(ids, min_n, max_n, table):
     """Where the candidates at the history `ids` start; -1 = nowhere."""
     base = 1 if min_n == 1 or max_n == 1 else 2

@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numba import njit
 
-from replay.recorded import walk
+from replay.recorded import ngram_index, walk
+from replay.recorded.compiled import cached_njit
 from replay.recorded.ngram_index import LONGEST_WINDOW, agreement, distance, index, window
 from replay.recorded.walk import LENGTH_LIMIT, NO_MATCH, PROPOSED, TOO_SHORT, Limits
 from replay.requests import Requests
 from replay.steps import StepLog
 from schemas.errors import InputError
 
-_settle = njit(walk.settle)  # not cached on disk, see `ngram`
+_settle = njit(walk.settle)
 _fits = njit(walk.fits)
 
 
@@ -87,7 +88,7 @@ def _check_room(requests: Requests, k: int, limits: Limits) -> None:
         )
 
 
-@njit
+@cached_njit(walk, ngram_index)
 def _walk(
     entries, prompt_tokens, output_at, said, said_at, min_n, k, model_limit, drafter_limit,
     request, step, drafted, accepted, overrun, reason, filler,
@@ -135,7 +136,7 @@ def _walk(
     return row
 
 
-@njit
+@cached_njit(walk, ngram_index)
 def _walk_padded(
     entries, prompt_tokens, output_at, said, said_at, min_n, k, model_limit, verified, asynchronous,
     request, step, drafted, accepted, overrun, reason, filler,

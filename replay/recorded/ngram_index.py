@@ -18,6 +18,8 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
+from replay.recorded import ngram, walk
+from replay.recorded.compiled import cached_njit
 from replay.recorded.ngram import _base_key, _copy, _first_seen, _shared_ends, _table_size
 from replay.requests import Requests
 
@@ -77,7 +79,7 @@ def agreement(entry):
     return entry >> _DISTANCE_BITS & _LONGEST
 
 
-@njit
+@cached_njit(walk, ngram)
 def _find_first(prompt, output, tail, tops, base, depth, table, stamp, ids, ends, _names, _counts, entries, at):
     """Fill the entries from column `at` on; return the next free stamp."""
     start, end, known = _record(prompt, output, tail, ids)
@@ -126,7 +128,7 @@ def _first_of_each(ids, t, base, tops, table, mask, stamp, matched):
         matched[d, 0], matched[d, 1] = e, m
 
 
-@njit
+@cached_njit(walk, ngram)
 def _find_last(prompt, output, tail, tops, base, depth, table, stamp, ids, ends, names, counts, entries, at):
     """Fill the entries from column `at` on; return the next free stamp."""
     start, end, known = _record(prompt, output, tail, ids)
