@@ -25,6 +25,7 @@ import obstore
 import pyarrow.parquet as pq
 from small_traces import NGRAM, config, contents, rows, table
 
+from pipeline.fsck import fsck
 from pipeline.run import replay
 from pipeline.warehouse import Warehouse
 from replay.recorded.engine import replay_recorded
@@ -78,14 +79,22 @@ def kill_at_moments(root: Path, whole: dict, count: int, seed: int) -> None:
     for trial in range(count):
         here, moment = fresh(root), rng.uniform(0, lasts)
         killed += in_child(lambda here=here: run(here), kill_after=moment) == -signal.SIGKILL
-        check(here, whole, f"moment {trial}: after {moment:.4f} of {lasts:.4f} s")
+        check(here, whole, f"moment {trial}: after {moment:.4f} of {lasts:.4f} s", mended=True)
     print(json.dumps({"killed": killed}))
 
 
-def check(here: Path, whole: dict, what: str) -> None:
-    """After a kill: readers see whole shards only. After the same command again: as if never killed."""
+def check(here: Path, whole: dict, what: str, mended: bool = False) -> None:
+    """After a kill: readers see whole shards only. After the same command again: as if never killed.
+
+    `mended`: fsck can repair whatever is left before, and finds nothing after.
+    """
     expect(0, in_child(lambda: readable(here)))
+    if mended:
+        expect(0, in_child(lambda: fsck(Warehouse(here), repair=True).raise_for_status()))
+        expect(0, in_child(lambda: readable(here)))
     expect(0, in_child(lambda: run(here)))
+    if mended:
+        expect(0, in_child(lambda: sound(here)))
     again = contents(here)
     if again != whole:
         differ = sorted(name for name in again.keys() | whole.keys() if again.get(name) != whole.get(name))
@@ -110,6 +119,11 @@ def readable(root: Path) -> None:
         pq.read_table(path, partitioning=None)
     for record in warehouse.runs():
         assert record.status == "unfinished" or len(seen) == REQUESTS * PROPOSERS
+
+
+def sound(root: Path) -> None:
+    found = fsck(Warehouse(root)).findings
+    assert not found, found
 
 
 def hook(at: int, when: str, seen: Path) -> None:

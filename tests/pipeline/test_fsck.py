@@ -348,3 +348,25 @@ def test_any_damage_to_a_run_is_found_and_the_same_replay_undoes_it(house, whole
 def test_no_warehouse(tmp_path):
     with pytest.raises(InputError, match="no warehouse at"):
         fsck(Warehouse(tmp_path / "none"))
+
+
+def test_the_command(house):
+    path = one(house, "requests/run=*/*.parquet")
+    cut(path)
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline.cli", "fsck", *arguments, "--warehouse", str(house.root)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+
+    looked = command()
+    assert looked.returncode == 4
+    assert looked.stdout.startswith(f"{path.relative_to(house.root)}: is torn; --repair: shard ")
+    assert looked.stdout.count("\n") == 1
+    assert command("--repair").returncode == 0
+    again = command("--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["findings"] == []
