@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import commit, remote, removal
-from pipeline.integrity import Examiner, files_of, left_in
+from pipeline.integrity import Examiner, files_of, left_in, traces_of
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import RUN_TABLES
@@ -163,8 +163,8 @@ class _Check:
         plan, done = self.record(folder / "plan.json"), self.record(folder / "done.json")
         if "new" in (plan, done, *objects.values()):
             return  # said already; whoever wrote it knows what is right
-        if isinstance(plan, dict) and isinstance(plan.get("trace"), dict):
-            self.traces.add(plan["trace"].get("name"))
+        if isinstance(plan, dict):
+            self.traces |= traces_of(plan)
         if isinstance(done, dict) and removal.is_removed(done):
             if alone and self.mend(folder / "done.json", "says that the run is removed, but files are left", "deleted"):
                 removal.finish(self.root, run)

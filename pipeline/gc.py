@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import commit, remote, removal
-from pipeline.integrity import files_of
+from pipeline.integrity import files_of, traces_of
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError, LockedError
 
@@ -123,7 +123,7 @@ def _older(record: RunRecord, days: int, now: datetime | None) -> bool:
 
 
 def _must_not_be_needed(records: Sequence[RunRecord], going: Iterable[str], trace: str) -> None:
-    needed = [r.run for r in records if r.run not in going and r.plan.get("trace", {}).get("name") == trace]
+    needed = [r.run for r in records if r.run not in going and trace in traces_of(r.plan)]
     if needed:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise InputError(

@@ -73,6 +73,13 @@ def files_of(record: dict) -> list[dict]:
     return [file for file in files if isinstance(file, dict) and isinstance(file.get("path"), str)]
 
 
+def traces_of(plan: dict) -> set[str]:
+    """Traces that a run was planned over: the one it replays and those that warmed a proposer up."""
+    trace, warm = plan.get("trace"), plan.get("warm")
+    names = {*(warm if isinstance(warm, dict) else ()), trace.get("name") if isinstance(trace, dict) else None}
+    return {name for name in names if isinstance(name, str)}
+
+
 def left_in(folder: Path, named: Collection[Path]) -> Iterator[tuple[Path, str]]:
     """(file, what it is) for temporary files of dead processes and data files that are not in `named`.
 

@@ -90,6 +90,12 @@ def test_a_trace_goes_by_name_only_and_not_while_a_run_needs_it(house):
     before = files(house)
     with pytest.raises(InputError, match=r"^trace demo: run new and 3 more was planned over it; remove those runs too"):
         gc.choose(house, traces=["demo"])
+    path = house.root / "runs/new/plan.json"
+    plan = path.read_bytes()
+    path.write_text(json.dumps(json.loads(plan) | {"warm": {"unused": "0123456789abcdef"}}))  # trees it was warmed with
+    with pytest.raises(InputError, match=r"^trace unused: run new was planned over it"):
+        gc.choose(house, traces=["unused"])
+    path.write_bytes(plan)
     gc.remove(house, gc.choose(house, traces=["unused"]))
     assert files(house) == {name for name in before if "unused" not in name}
     assert [trace.name for trace in house.traces()] == ["demo"]
