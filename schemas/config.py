@@ -7,7 +7,7 @@ vLLM's `EngineArgs` names, `sampling` vLLM's `SamplingParams` names: no translat
 import tomllib
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -35,7 +35,7 @@ class TraceSection(_Section):
     sample: float = Field(1.0, gt=0, le=1)
     """Fraction of sessions, taken whole."""
     seed: int = 0
-    max_model_len: int | Literal["none"] = "none"
+    max_model_len: Annotated[int, Field(ge=1, lt=2**31)] | Literal["none"] = "none"
     """Length limit of prompt + output that the proposers see; the live engine takes the model's own if "none"."""
 
 
@@ -52,7 +52,7 @@ class EngineSection(BaseModel):
     dtype: str | None = None
     """What models compute in: live as vLLM's `EngineArgs` has it; recorded "float32" (the default) or "bfloat16", for a
     draft model, which in vLLM takes the target's."""
-    concurrency: int = Field(8, ge=1)
+    concurrency: int = Field(8, ge=1, lt=2**31)
     """Sequences in flight at once (live)."""
     sampling: dict[str, Any] = {}
     """SamplingParams that override the trace's own (live)."""
@@ -136,6 +136,8 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
     for key in data:
         if key not in ReplayConfig.model_fields:
             raise unknown_key(str(path), key, ReplayConfig.model_fields)
+        if key != "proposer" and not isinstance(data[key], dict):
+            raise InputError(f"{path}: {key} = {data[key]!r} must be a section: [{key}]")
     for section, model in sections.items():
         for key in data.get(section, {}):
             if key not in model.model_fields:
@@ -143,7 +145,7 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
     data = dict(data)
     engine = dict(data.get("engine", {}))
     if "model" in engine:
-        engine["model"] = _anchored(engine["model"], path)
+        engine["model"] = _anchored(engine["model"], path, f"{path}: [engine]")
     if engine.get("kind", "recorded") == "recorded" and (extra := set(engine) - set(EngineSection.model_fields)):
         raise unknown_key(f'{path}: [engine] kind = "recorded"', min(extra), EngineSection.model_fields)
     data["engine"] = engine
@@ -174,13 +176,19 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
         for key in entry:
             if key not in _PROPOSER_KEYS:
                 raise unknown_key(where, key, _PROPOSER_KEYS)
+        _check_name(entry.get("name"), where)
         if "hypothetical" in entry:
             grid = expand(_combination(entry, live, path, where))
         else:
-            raw = _with_model(entry.get("config", {}), path)
+            raw = entry.get("config", {})
+            if not isinstance(raw, dict):
+                raise InputError(f'{where}: config = {raw!r} must be a table, for example {{ method = "ngram" }}')
+            raw = _with_model(raw, path, where)
             if raw.get("method") == HYPOTHETICAL:
                 raise InputError(f"{where}: write a combination as hypothetical = {{ of = [ … ] }}, without config")
             grid = expand(raw)
+        if not grid:
+            raise InputError(f"{where}: a list with nothing in it makes a grid of no proposers")
         every = [effective(settings, where) for settings in grid]
         pairs = [(full, history) for full in every for history in histories(entry.get("history"), full, live, where)]
         for full, history in pairs:
@@ -210,17 +218,28 @@ def _combination(entry: dict, live: bool, path: Path, where: str) -> dict:
             raise InputError(f"{where}: {key} belongs to the proposers in `of`")
     of = raw.get("of")
     if isinstance(of, list):
-        raw = raw | {"of": [_with_model(member, path) if isinstance(member, dict) else member for member in of]}
+        raw = raw | {"of": [_with_model(member, path, where) if isinstance(member, dict) else member for member in of]}
     return {"method": HYPOTHETICAL} | raw
 
 
-def _with_model(settings: dict, path: Path) -> dict:
+def _check_name(name: Any, where: str) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise InputError(f"{where}: name = {name!r} must be one line of printable text")
+
+
+def _with_model(settings: dict, path: Path, where: str) -> dict:
     if "model" in settings and settings.get("method") != "custom_class":
-        return settings | {"model": _anchored(settings["model"], path)}
+        model = settings["model"]
+        models = [_anchored(m, path, where) for m in (model if isinstance(model, list) else [model])]
+        return settings | {"model": models if isinstance(model, list) else models[0]}
     return dict(settings)
 
 
-def _anchored(model: Any, path: Path) -> Any:
+def _anchored(model: Any, path: Path, where: str) -> str:
     """A folder beside the config file; anything else (an absolute path, a hub name) stays as written."""
-    beside = path.parent / str(model)
+    if not isinstance(model, str) or not model:
+        raise InputError(f"{where}: model = {model!r} must be a folder or the name of a model")
+    beside = path.parent / model
     return str(beside.resolve()) if beside.exists() else model

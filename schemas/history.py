@@ -45,7 +45,7 @@ class History(BaseModel):
 
     scope: Literal["global", "tenant", "none"] = "global"
     """Who shares a tree of earlier outputs: all requests, those of one tenant, or nobody (there is none)."""
-    replicas: int = Field(1, ge=1)
+    replicas: int = Field(1, ge=1, lt=2**31)
     """Servers that the requests are spread over, each with trees of its own."""
     routing: Literal["session", "round_robin"] = "session"
     """session: a session's requests (or a request without one) all go where a hash of its id says; round_robin: each

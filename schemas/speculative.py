@@ -88,14 +88,20 @@ def effective(config: Mapping, where: str = "proposer") -> dict:
         kinds = (int,) if type_ is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise InputError(f"{where}: {key} = {value!r} must be {'a whole number' if type_ is int else 'a number'}")
-        if (low is not None and value < low) or (high is not None and value > high):
-            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+        most = high if high is not None else 2**31 - 1
+        if not (low is None or low <= value) or not value <= most:  # written so that NaN fails too
+            bounds = f"at least {low}" if high is None and not value > most else f"from {low} to {most}"
             raise InputError(f"{where}: {key} = {value!r} must be {bounds}")
     out = dict(config)
     method = out.get("method") or ("draft_model" if "model" in out else None)
     if method is None:
         raise InputError(f'{where}: needs a method (for example method = "ngram")')
+    if not isinstance(method, str):
+        raise InputError(f'{where}: method = {method!r} must be a name, for example "ngram"')
     out["method"] = method
+    if method == "none" and len(out) > 1:
+        more = min(key for key in out if key != "method")
+        raise InputError(f'{where}: {more} = {out[more]!r} with method = "none", which takes no other setting')
     if method in ("ngram", "ngram_gpu"):
         _fill_ngram(out, where)
     elif method == "suffix":

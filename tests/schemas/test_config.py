@@ -140,3 +140,55 @@ def test_the_key_is_of_the_settings_not_the_place(tmp_path):
     assert len(keys) == 1
     (tmp_path / "b" / "config.json").write_text('{"hidden_size": 9}')
     assert proposer_key(effective({**base, "model": str(tmp_path / "b")}), "v1") not in keys
+
+
+@pytest.mark.parametrize("section", ["trace", "engine", "run"])
+@pytest.mark.parametrize("value", ["1", "'x'", "[1]", "[[1]]", "true", "1979-05-27", "[{a = 1}]"])
+def test_a_section_that_is_none_is_said(section, value, tmp_path):
+    path = tmp_path / "replay.toml"
+    path.write_text(f"{section} = {value}\n")
+    with pytest.raises(InputError, match=rf"{section} = .* must be a section"):
+        load(path)
+
+
+NGRAM = 'method = "ngram", num_speculative_tokens = 3'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("config = 1", "config = 1 must be a table"),
+        ("config = ''", "config = '' must be a table"),
+        ("config = []", r"config = \[\] must be a table"),
+        ("config = [{a = 1}]", "must be a table"),
+        ("config = { method = 1 }", "method = 1 must be a name"),
+        ("config = { method = [[1]] }", "must be a name"),
+        ("config = { model = 1, num_speculative_tokens = 3 }", "model = 1 must be a folder"),
+        ("config = { model = '', num_speculative_tokens = 3 }", "model = '' must be a folder"),
+        ("config = { method = 'none', num_speculative_tokens = 3 }", "takes no other setting"),
+        ("config = { method = 'ngram', num_speculative_tokens = [] }", "a grid of no proposers"),
+        ("config = { method = 'ngram', num_speculative_tokens = 99999999999999999999 }", "from 1 to 2147483647"),
+        ("config = { method = 'suffix', suffix_decoding_min_token_prob = nan }", "min_token_prob = nan"),
+        ("config = { method = 'suffix', suffix_decoding_max_spec_factor = nan }", "max_spec_factor = nan"),
+        ("config = { method = 'suffix', suffix_decoding_max_spec_factor = inf }", "max_spec_factor = inf"),
+        (f"name = ''\nconfig = {{ {NGRAM} }}", "one line of printable text"),
+        (f"name = 1\nconfig = {{ {NGRAM} }}", "one line of printable text"),
+        (f'name = "a\\nb"\nconfig = {{ {NGRAM} }}', "one line of printable text"),
+        (f'name = "\\u001b[31ma"\nconfig = {{ {NGRAM} }}', "one line of printable text"),
+        (f"config = {{ {NGRAM} }}\n[engine]\nmodel = 1", "model = 1 must be a folder"),
+        (f"config = {{ {NGRAM} }}\n[trace]\nmax_model_len = 0", "max_model_len.*greater than or equal to 1"),
+    ],
+)
+def test_a_setting_of_another_kind_is_said_in_one_line(text, says, tmp_path):
+    path = tmp_path / "replay.toml"
+    path.write_text(f"[[proposer]]\n{text}\n")
+    with pytest.raises(InputError, match=says) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_in_a_grid_is_found_beside_the_config(tmp_path):
+    (tmp_path / "one").mkdir()
+    path = tmp_path / "replay.toml"
+    path.write_text('[[proposer]]\nconfig = { model = ["one"], num_speculative_tokens = [3, 4] }\n')
+    assert [p.config["model"] for p in load(path).proposer] == [str(tmp_path / "one")] * 2
