@@ -1,26 +1,20 @@
 """Files that survive a kill: temporary name, sync, rename, and objects that are created only if absent.
 
-A reader sees a file whole or not at all. Parquet bytes depend on the rows alone, so that a run that was killed and
-resumed is byte-equal to one that was not. Knows folders and bytes, not runs, traces or shards.
+A reader sees a file whole or not at all. Knows folders and bytes, not runs, traces or shards.
 """
 
 import errno
-import hashlib
-import io
 import json
 import os
 import re
 import secrets
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
 import obstore
-import pyarrow as pa
-import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
@@ -31,21 +25,11 @@ from schemas.tables import SCHEMA_VERSION
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(r"no space left|disk quota exceeded|file too large", re.IGNORECASE)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
-_PIECE = 1 << 20
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class DiskFullError(EnvironmentProblem):
     """No room for another byte: whatever comes next would fail too."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A Parquet file under its final name. `sha256` is that of the whole file, in hex."""
-
-    path: Path
-    sha256: str
-    rows: int
 
 
 def safe_name(kind: str, name: str) -> str:
@@ -180,47 +164,12 @@ def replace_json(root: Path, name: str, document: Any) -> None:
         EnvironmentProblem: the disk is full or refuses.
     """
     target = root / name
-    with disk_errors(target), _temporary(target.parent, target.name) as (fd, temporary):
-        _write_all(fd, to_json(document))
+    with disk_errors(target), temporary_file(target.parent, target.name) as (fd, temporary):
+        write_all(fd, to_json(document))
         os.fsync(fd)
         remote.put(root, target, to_json(document))
         temporary.replace(target)
         sync_folder(target.parent)
-
-
-def write_parquet(folder: Path, stem: str, groups: Iterable[pa.Table], schema: pa.Schema, delta: set[str]) -> Written:
-    """Write `folder/<stem>-<sha>.parquet`, one row group per table of `groups`; folder lies two below the root.
-
-    Columns in `delta` are delta-encoded, all others by dictionary; zstd level 3. The bytes depend on rows and row
-    groups alone (and on the pyarrow version, which Parquet files name).
-
-    Raises:
-        EnvironmentProblem: the disk is full or refuses; the temporary file is gone.
-    """
-    rows = 0
-    with disk_errors(folder), _temporary(folder, stem) as (fd, temporary):
-        sink = _Sink(fd)
-        with pq.ParquetWriter(
-            sink,
-            schema,
-            compression="zstd",
-            compression_level=3,
-            use_dictionary=[_leaf(field) for field in schema if field.name not in delta],
-            column_encoding=dict.fromkeys(sorted(delta), "DELTA_BINARY_PACKED") or None,
-            store_schema=False,  # our own schema is in the code; a copy in each file would outweigh small shards
-        ) as writer:
-            for group in groups:
-                rows += group.num_rows
-                # One chunk per column: page boundaries would follow the chunks otherwise.
-                writer.write_table(group.cast(schema).combine_chunks(), row_group_size=max(group.num_rows, 1))
-        sink.drain()
-        os.fsync(fd)
-        sha256 = sink.digest.hexdigest()
-        target = folder / f"{stem}-{sha256[:16]}.parquet"
-        temporary.replace(target)
-        sync_folder(folder)
-    remote.put(folder.parents[1], target)
-    return Written(target, sha256, rows)
 
 
 def drop(root: Path, files: Iterable[dict], committed: dict | None) -> None:
@@ -264,12 +213,9 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _leaf(field: pa.Field) -> str:
-    return f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
-
-
 @contextmanager
-def _temporary(folder: Path, stem: str) -> Generator[tuple[int, Path]]:
+def temporary_file(folder: Path, stem: str) -> Generator[tuple[int, Path]]:
+    """(descriptor, path) of a new file that `sweep` knows by its name; removed when the block raises."""
     make_folder(folder)
     path = folder / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -302,35 +248,8 @@ def _sync(target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _write_all(fd: int, data: bytes | bytearray) -> None:
+def write_all(fd: int, data: bytes | bytearray) -> None:
+    """All of the bytes, however few the system takes at once."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-class _Sink(io.RawIOBase):
-    """What pyarrow writes to: hashes while it writes, in few large pieces; by path it would neither hash nor sync."""
-
-    def __init__(self, fd: int):
-        super().__init__()
-        self._fd, self._position, self._held = fd, 0, bytearray()
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self._held += view
-        self._position += view.nbytes
-        if len(self._held) >= _PIECE:
-            self.drain()
-        return view.nbytes
-
-    def drain(self) -> None:
-        held, self._held = self._held, bytearray()
-        self.digest.update(held)
-        _write_all(self._fd, held)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import commit, seen
+from pipeline import commit, parquet, seen
 from schemas.errors import InputError
 from schemas.tables import SCHEMA_VERSION, TRACE, TRACE_WITH_TEXT
 
@@ -69,7 +69,7 @@ def write(root: Path, name: str, batches: Iterable[pa.Table], origin: str | None
     groups = tally.over(_regroup(chain(ahead, batches), schema, GROUP_ROWS))
     try:
         while (first := next(groups, None)) is not None:
-            part = commit.write_parquet(
+            part = parquet.write_parquet(
                 folder, f"part-{len(files):05d}", _part(first, groups), schema, delta={"source_row"}
             )
             files.append({"path": str(part.path.relative_to(root)), "sha256": part.sha256, "rows": part.rows})
@@ -131,15 +131,15 @@ def read(
     parts, start = [], 0
     for file in info(root, name).files:
         try:
-            parquet = pq.ParquetFile(root / file["path"])
-            for i in range(parquet.num_row_groups):
-                n = parquet.metadata.row_group(i).num_rows
+            opened = pq.ParquetFile(root / file["path"])
+            for i in range(opened.num_row_groups):
+                n = opened.metadata.row_group(i).num_rows
                 if wanted is None:
-                    parts.append(parquet.read_row_group(i, columns=schema.names).select(schema.names))
+                    parts.append(opened.read_row_group(i, columns=schema.names).select(schema.names))
                 else:
                     low, high = np.searchsorted(wanted, [start, start + n])
                     if high > low:
-                        group = parquet.read_row_group(i, columns=schema.names).select(schema.names)
+                        group = opened.read_row_group(i, columns=schema.names).select(schema.names)
                         parts.append(group.take(pa.array(wanted[low:high] - start)))
                 start += n
         except (OSError, pa.ArrowException) as error:

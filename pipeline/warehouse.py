@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import commit, remote, removal, tracefiles
+from pipeline import commit, parquet, remote, removal, tracefiles
 from pipeline.tracefiles import TraceInfo
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
@@ -90,7 +90,7 @@ class Warehouse:
             for table, rows in _sorted(tables).items():
                 groups = (rows.slice(i, _GROUP_ROWS) for i in range(0, rows.num_rows, _GROUP_ROWS))
                 delta = _DELTA & set(rows.column_names)
-                written = commit.write_parquet(
+                written = parquet.write_parquet(
                     self.root / table / f"run={run}", shard, groups, RUN_TABLES[table], delta
                 )
                 path = str(written.path.relative_to(self.root))

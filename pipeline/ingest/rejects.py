@@ -11,7 +11,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from pipeline import commit
+from pipeline import commit, parquet
 from pipeline.ingest.generation import RowRefused
 from schemas.tables import REJECTS, SCHEMA_VERSION
 
@@ -59,7 +59,7 @@ class Rejects:
             return None
         folder = root / "rejects" / f"trace={trace}"
         commit.sweep(folder)
-        written = commit.write_parquet(folder, "rejects", self._tables(), REJECTS, delta={"row"})
+        written = parquet.write_parquet(folder, "rejects", self._tables(), REJECTS, delta={"row"})
         file = {"path": str(written.path.relative_to(root)), "sha256": written.sha256, "rows": written.rows}
         document = {"schema_version": SCHEMA_VERSION, "trace": trace, "files": [file]}
         first = commit.create_json(root, f"_commits/trace={trace}/rejects.json", document)
