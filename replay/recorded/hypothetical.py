@@ -8,12 +8,10 @@ suffix trees take in every step, whoever proposed. What running several proposer
 
 from collections.abc import Callable
 
-import numpy as np
-
 from replay.recorded.walk import NO_MATCH, PROPOSED, SKIPPED, TOO_SHORT, Limits, Progress, Sequence, walk
 from replay.requests import Requests
 from replay.steps import StepLog
-from schemas.errors import EnvironmentProblem
+from schemas.errors import InputError
 
 Look = Callable[[Sequence, int], tuple[int, int, int]]
 Ingest = Callable[[Sequence, int, int], None]
@@ -39,15 +37,15 @@ def replay_hypothetical(
 
     Raises:
         EnvironmentProblem: a package that a proposer needs is not installed.
-        InputError: a draft model cannot be loaded, or not for these ids.
+        InputError: an n-gram window too long for the index; a draft model cannot be loaded, or not for these ids.
     """
     looks: list[Look] = []
     ingests: list[Ingest] = []
     for member in config["of"]:
         if member["method"] == "ngram":
-            looks.append(_ngram(member, limits, config["min_match_length"]))
+            looks.append(_ngram(requests, member, limits, config["min_match_length"]))
         elif member["method"] == "suffix":
-            look, ingest = _suffix(member, limits, config["min_match_length"], config["min_score"])
+            look, ingest = _suffix(requests, member, limits, config["min_match_length"], config["min_score"])
             looks.append(look)
             ingests.append(ingest)
         elif member["method"] == "draft_model":
@@ -105,61 +103,41 @@ def _adapted(look: Look, k: int, adaptive: bool, cool_down: int) -> Look:
     return adapted
 
 
-def _ngram(config: dict, limits: Limits, shortest: int) -> Look:
+def _ngram(requests: Requests, config: dict, limits: Limits, shortest: int) -> Look:
     """N-gram lookup by the V1 rule; a floor on the match is what prompt_lookup_min is."""
-    from replay.recorded.ngram import propose
+    from replay.recorded.ngram_index import LONGEST_WINDOW, agreement, distance, index, window
 
-    config = config | {"prompt_lookup_min": max(shortest, config["prompt_lookup_min"])}
-    never = config["prompt_lookup_min"] > config["prompt_lookup_max"]
+    least, top, k = (config[key] for key in ("prompt_lookup_min", "prompt_lookup_max", "num_speculative_tokens"))
+    least = max(shortest, least)
+    if top > LONGEST_WINDOW:
+        raise InputError(f"prompt_lookup_max = {top} is above {LONGEST_WINDOW}")
+    if least > top:
+        return lambda sequence, history: (0, 0, NO_MATCH)
+    (entries,) = index(requests, [top], base=1 if least == 1 or top == 1 else 2, last=False, depth=k)
 
     def look(sequence: Sequence, history: int) -> tuple[int, int, int]:
-        if never or history < config["prompt_lookup_min"]:
-            return 0, 0, NO_MATCH if never else TOO_SHORT
-        return _answer(sequence, history, propose(sequence.ids[:history].tolist(), config, limits.model))
+        if history < least:
+            return 0, 0, TOO_SHORT
+        entry = int(entries[requests.outputs.offsets[sequence.index] + history - sequence.start])
+        most = min(k, limits.model - history)
+        if most <= 0 or window(entry) < least:
+            return 0, 0, NO_MATCH
+        proposed = min(most, distance(entry))
+        return proposed, min(proposed, agreement(entry)), PROPOSED
 
     return look
 
 
-def _suffix(config: dict, limits: Limits, shortest: int, least: float) -> tuple[Look, Ingest]:
-    """Suffix decoding over arctic-inference's own cache, driven as vLLM drives it with one sequence at a time."""
-    try:
-        from arctic_inference.suffix_decoding import SuffixDecodingCache
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a combination with suffix needs arctic-inference==0.3.0 ({error}); `make setup` installs it"
-        ) from None
-    depth = config["suffix_decoding_max_tree_depth"]
-    cache = SuffixDecodingCache(max_tree_depth=depth, max_cached_requests=config["suffix_decoding_max_cached_requests"])
+def _suffix(requests: Requests, config: dict, limits: Limits, shortest: int, least: float) -> tuple[Look, Ingest]:
+    """Suffix decoding, as vLLM drives it with one sequence at a time."""
+    from replay.recorded.suffix_look import suffix_look
 
-    def ingest(sequence: Sequence, old: int, new: int) -> None:
-        if sequence.index not in cache.active_requests:
-            for finished in list(cache.active_requests):
-                cache.stop_request(finished)
-            cache.start_request(sequence.index, sequence.ids[: sequence.start])
-        cache.add_active_response(sequence.index, sequence.ids[old:new])
+    find, ingest = suffix_look(requests, config, limits.model)
 
     def look(sequence: Sequence, history: int) -> tuple[int, int, int]:
-        most = min(config["num_speculative_tokens"], limits.model - history - 1)
-        if most <= 0:
+        proposed, matched, context, score = find(sequence, history)
+        if not proposed or context < shortest or score < least:
             return 0, 0, NO_MATCH
-        draft = cache.speculate(
-            sequence.index,
-            sequence.ids[max(0, history - depth) : history],
-            max_spec_tokens=most,
-            max_spec_factor=config["suffix_decoding_max_spec_factor"],
-            min_token_prob=config["suffix_decoding_min_token_prob"],
-        )
-        if draft.match_len < shortest or draft.score < least:
-            return 0, 0, NO_MATCH
-        return _answer(sequence, history, draft.token_ids)
+        return proposed, matched, PROPOSED
 
     return look, ingest
-
-
-def _answer(sequence: Sequence, history: int, candidates) -> tuple[int, int, int]:
-    """(proposed, matched, reason) of candidate ids at a history."""
-    if not len(candidates):
-        return 0, 0, NO_MATCH
-    record = sequence.ids[history : history + len(candidates)]
-    differ = np.flatnonzero(np.asarray(candidates[: len(record)]) != record)
-    return len(candidates), int(differ[0]) if len(differ) else len(record), PROPOSED

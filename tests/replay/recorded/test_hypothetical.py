@@ -1,5 +1,6 @@
 """Combinations: with an empty proposer the proposer alone; else against vLLM's own proposers, combined here again."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from upstream import FAR, Suffix, logged, ngram, serve
 
 from replay.recorded.engine import replay_recorded
 from replay.recorded.exactness import label
+from replay.recorded.suffix_look import suffix_look
+from replay.recorded.walk import NO_LIMIT, NO_MATCH, PROPOSED, Limits, walk
 from replay.requests import Requests
 from schemas.config import parse
 from schemas.errors import InputError
@@ -101,6 +104,128 @@ def test_every_step(find, trace, of, combine, adaptive, cool_down):
     assert [logged(log, i) for i in range(len(trace))] == oracle(find, trace, of, **more)
 
 
+def arctic_look(config, max_model_len):
+    """`suffix_look`'s two functions over arctic-inference's own cache, the calls as vLLM's proposer makes them."""
+    from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+    depth = config["suffix_decoding_max_tree_depth"]
+    cache = SuffixDecodingCache(depth, config["suffix_decoding_max_cached_requests"])
+
+    def ingest(sequence, old, new):
+        if sequence.index not in cache.active_requests:
+            for finished in list(cache.active_requests):
+                cache.stop_request(finished)
+            cache.start_request(sequence.index, sequence.ids[: sequence.start])
+        cache.add_active_response(sequence.index, sequence.ids[old:new])
+
+    def look(sequence, history):
+        most = min(config["num_speculative_tokens"], max_model_len - history - 1)
+        if most <= 0:
+            return 0, 0, 0, 0.0
+        draft = cache.speculate(
+            sequence.index,
+            sequence.ids[max(0, history - depth) : history],
+            max_spec_tokens=most,
+            max_spec_factor=config["suffix_decoding_max_spec_factor"],
+            min_token_prob=config["suffix_decoding_min_token_prob"],
+        )
+        record, hit = sequence.ids[history:].tolist(), 0
+        while hit < min(len(draft.token_ids), len(record)) and draft.token_ids[hit] == record[hit]:
+            hit += 1
+        return len(draft.token_ids), hit, draft.match_len if draft.token_ids else 0, draft.score
+
+    return look, ingest
+
+
+def compared(trace, config, strides, limited=False):
+    """Both looks at every step of one walk, whose rounds may end short of what suffix alone would reach.
+
+    `strides`: most candidates kept at a step, taken in turn: another proposer's word, or none. Returns the looks.
+    """
+    requests, config = Requests.from_lists(*zip(*trace, strict=True)), effective({"method": "suffix"} | config)
+    limit = max(len(prompt) + len(output) for prompt, output, _ in trace) + 2 if limited else NO_LIMIT
+    look, ingest = suffix_look(requests, config, limit)
+    expected_look, expected_ingest = arctic_look(config, limit)
+    looks = []
+
+    def both(sequence, history):
+        found, expected = look(sequence, history), expected_look(sequence, history)
+        assert found == expected, (sequence.index, history)
+        looks.append(found)
+        kept = min(found[0], strides[len(looks) % len(strides)])
+        return kept, min(found[1], kept), NO_MATCH
+
+    def feed(sequence, old, new):
+        ingest(sequence, old, new)
+        expected_ingest(sequence, old, new)
+
+    walk(requests, config["num_speculative_tokens"], Limits(limit, limit), both, feed)
+    return looks
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(records(), min_size=1, max_size=8),
+    st.sampled_from([1, 2, 5, 8, 24]),
+    st.sampled_from([0, 1, 3, 10000]),
+    st.sampled_from([1, 6, 40]),
+    st.sampled_from([0.4, 1.0, 3.0]),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_every_look_is_arctics(trace, depth, cached, k, factor, prob, strides, limited):
+    """Candidates, agreement, matched context and score to the last bit, whatever else the walk takes."""
+    pytest.importorskip("arctic_inference")
+    names = "num_speculative_tokens", "max_tree_depth", "max_cached_requests", "max_spec_factor", "min_token_prob"
+    keys = [names[0], *(f"suffix_decoding_{name}" for name in names[1:])]
+    compared(trace, dict(zip(keys, (k, depth, cached, factor, prob), strict=True)), strides, limited)
+
+
+def test_every_look_is_arctics_on_sessions():
+    """Prompts that hold the whole session so far, and requests that quote each other, as in real traffic."""
+    pytest.importorskip("arctic_inference")
+    random = np.random.default_rng(5)
+    pieces = [random.integers(0, 2048, int(n)).tolist() for n in random.integers(5, 40, 30)]
+
+    def text(n):
+        return [token for i in random.integers(0, len(pieces), n) for token in pieces[i]]
+
+    trace = []
+    for _ in range(6):
+        session = text(8)
+        for _ in range(5):
+            said = text(3) + random.integers(0, 2048, 5).tolist()
+            trace.append((list(session), said, []))
+            session += said + text(2)
+    for cached in (4, 10000):
+        looks = compared(trace, {"suffix_decoding_max_cached_requests": cached}, [24, 24, 0, 5])
+        assert sum(found[0] > 0 for found in looks) > 200
+
+
+@settings(max_examples=40)
+@given(traces, st.sampled_from([0, 2, 4]), st.sampled_from([0, 0.7, 2.0]))
+def test_floors_are_on_arctics_match_and_score(trace, shortest, least):
+    pytest.importorskip("arctic_inference")
+    requests = Requests.from_lists(*zip(*trace, strict=True))
+    find, ingest = arctic_look(effective(SUFFIX), NO_LIMIT)
+
+    def look(sequence, history):
+        proposed, matched, context, score = find(sequence, history)
+        return (
+            (proposed, matched, PROPOSED) if proposed and context >= shortest and score >= least else (0, 0, NO_MATCH)
+        )
+
+    expected = walk(requests, SUFFIX["num_speculative_tokens"], Limits(), look, ingest)
+    assert_equal(replayed(trace, combination(SUFFIX, min_match_length=shortest, min_score=least)), expected)
+
+
+def test_without_arctic_inference(monkeypatch):
+    trace = [([1, 2, 3, 1, 2], [3, 1, 2, 3, 1, 2, 3], [])]
+    monkeypatch.setitem(sys.modules, "arctic_inference", None)
+    assert replayed(trace, combination(NGRAM, SUFFIX)).accepted.sum() > 0
+
+
 @settings(max_examples=30)
 @given(traces)
 def test_a_floor_on_the_match_is_a_longer_shortest_window(trace):
@@ -178,6 +303,11 @@ def test_a_list_is_a_grid_but_the_list_of_proposers():
     ]  # fmt: skip
     assert found[3].name == "mix · longest of ngram 2-4 k4 + suffix d8 k6, cool_down 2 (hypothetical)"
     assert all(len(p.config["of"]) == 2 for p in found) and len({p.key for p in found}) == 4
+
+
+def test_a_window_too_long_for_the_index_is_one_line():
+    with pytest.raises(InputError, match="prompt_lookup_max = 200000 is above"):
+        replayed([([1], [2, 3], [])], combination(NGRAM | {"prompt_lookup_max": 200_000}))
 
 
 def test_only_recorded_and_only_by_its_own_key():
