@@ -100,7 +100,7 @@ def in_turn(replicas):
         ({"scope": "tenant", "replicas": 2}, [by_session(2), by_tenant]),
         ({"scope": "tenant", "replicas": 2, "routing": "round_robin"}, [in_turn(2), by_tenant]),
     ],
-    ids=str,
+    ids=["alone", "tenant", "replicas", "round robin", "tenant and replicas", "tenant and round robin"],
 )
 def test_a_tree_holds_what_its_own_requests_said_and_nothing_else(warehouse, history, keys):
     settings = config(history)
