@@ -13,7 +13,8 @@ its end (exclusive). `first(t, m) = e < t` is found level by level:
   window, with no probe. Otherwise the longer window's first match is kept in the table under (e, m, token before).
 - a window not seen before is stored, and the longer ones are not: they are implied by its first match.
 
-So a position stores one entry at most. The prompt is indexed only where its base window occurs in the output too.
+So a position stores one entry at most. Only windows of the output are ever asked for, so the prompt is indexed only
+where its base window occurs in the output too, and above the base level only where the window one longer does.
 Knows ids and lengths, no model and no file.
 """
 
@@ -130,7 +131,8 @@ def _walk(
             mask = 2 * mask + 1
         stamp += min(max_n, end) + 1
         for j in range(_shared_ends(ids, start, end, base, ends)):
-            _match(ids, ends[j], base, max_n, table, mask, stamp)
+            t = ends[j]
+            _match(ids, abs(t), base, max_n if t > 0 else base, table, mask, stamp)
         history, number, asked = start + 1, 0, _fits(start, k, drafter_limit)
         for t in range(start + 1, end):
             e, m = _match(ids, t, base, max_n, table, mask, stamp)
@@ -219,18 +221,41 @@ def _first_seen(table, mask, stamp, key, m, t):
 
 
 @njit
+def _longer_key(ids, t, base):
+    """Of the window one longer than the base; told apart well enough for a filter, not exact."""
+    return _base_key(ids, t, base) ^ np.int64(ids[t - base - 1]) << 16
+
+
+@njit
+def _place(key):
+    """Word and bit of a key in a filter."""
+    h = _hash(key) & ((1 << _FILTER_BITS) - 1)
+    return h >> 6, np.uint64(h & 63)
+
+
+@njit
 def _shared_ends(ids, start, end, base, ends):
     """Write to `ends` the prompt positions whose base window may occur in the output too; return how many.
 
-    A bit filter of hashes: a false positive costs one needless entry. Branch-free, since it reads the whole prompt.
+    Negated where the window one longer surely does not; in a prompt that is long beside the output most are. By bit
+    filters of hashes: a false positive costs one needless entry. Branch-free, since it reads the whole prompt.
     """
-    bits = np.zeros(1 << (_FILTER_BITS - 6), np.uint64)
+    one, long = np.uint64(1), start > 2 * (end - start)
+    short, longer = np.zeros((2, 1 << (_FILTER_BITS - 6)), np.uint64)
     for t in range(start + 1, end):
-        h = _hash(_base_key(ids, t, base)) & ((1 << _FILTER_BITS) - 1)
-        bits[h >> 6] |= np.uint64(1) << np.uint64(h & 63)
+        word, bit = _place(_base_key(ids, t, base))
+        short[word] |= one << bit
+        if long and t > base:
+            word, bit = _place(_longer_key(ids, t, base))
+            longer[word] |= one << bit
     found = 0
     for t in range(base, start + 1):
-        h = _hash(_base_key(ids, t, base)) & ((1 << _FILTER_BITS) - 1)
+        word, bit = _place(_base_key(ids, t, base))
         ends[found] = t
-        found += np.int64(bits[h >> 6] >> np.uint64(h & 63) & np.uint64(1))
+        found += np.int64(short[word] >> bit & one)
+    for j in range(found if long else 0):
+        t = max(np.int64(ends[j]), base + 1)
+        word, bit = _place(_longer_key(ids, t, base))
+        goes_on = np.int64(longer[word] >> bit & one)
+        ends[j] *= 2 * goes_on - 1
     return found

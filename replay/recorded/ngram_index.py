@@ -84,9 +84,10 @@ def _find_first(prompt, output, tail, tops, base, depth, table, stamp, ids, ends
     """Fill the entries from column `at` on; return the next free stamp."""
     start, end, known = _record(prompt, output, tail, ids)
     mask = _mask(end)
-    matched = np.zeros((len(tops), 2), np.int64)
+    matched, lowest = np.zeros((len(tops), 2), np.int64), np.array([base], np.int64)
     for j in range(_shared_ends(ids, start, end, base, ends)):
-        _first_of_each(ids, ends[j], base, tops, table, mask, stamp, matched)
+        t = ends[j]
+        _first_of_each(ids, abs(t), base, tops if t > 0 else lowest, table, mask, stamp, matched)
     for t in range(start + 1, end):
         _first_of_each(ids, t, base, tops, table, mask, stamp, matched)
         for c in range(len(tops)):
@@ -135,6 +136,7 @@ def _find_last(prompt, output, tail, tops, base, depth, table, stamp, ids, ends,
     mask = _mask(end)
     latest = np.empty(end, np.int32)
     alive = _shared_ends(ids, start, end, base, ends)
+    ends[:alive] = np.abs(ends[:alive])
     for t in range(max(start + 1, base), end):
         ends[alive] = t
         alive += 1
