@@ -1,6 +1,8 @@
 """The `specreplay` command: thin; every command imports what it needs when it runs, so that `--help` is quick."""
 
 import json
+import os
+import signal
 import sys
 from datetime import date
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.errors import SpecreplayError
+from schemas.errors import EnvironmentProblem, SpecreplayError
 
 app = typer.Typer(
     name="specreplay",
@@ -29,11 +31,26 @@ DEFAULT_WAREHOUSE = Path("warehouse")
 
 def main() -> None:
     """Run a command; an error the user can mend is one line on stderr and an exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: what would be said there is lost, the work is not
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the way out ends the workers
     try:
-        app(standalone_mode=True)
+        try:
+            app(standalone_mode=True)
+        finally:
+            sys.stdout.flush()
     except SpecreplayError as error:
         print(f"specreplay: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # mostly stdout on a full disk or into a closed pipe; what is still in its buffer must not be tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        where = f": {error.filename}" if error.filename else ""
+        print(f"specreplay: {error.strerror or error}{where}", file=sys.stderr)
+        sys.exit(EnvironmentProblem.exit_code)
 
 
 def _print_json(data: Any) -> None:
@@ -334,8 +351,6 @@ def dashboard(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8501,
 ) -> None:
     """Open the dashboard on this warehouse."""
-    import os
-
     # Its own process: the dashboard stands above the pipeline and is not imported from here.
     os.execv(sys.executable, [sys.executable, "-m", "dashboards.launch", str(warehouse), str(port)])
 

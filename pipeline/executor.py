@@ -6,11 +6,13 @@ Knows what a job is called and whether it failed; nothing of replay.
 
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from threading import Thread
 from typing import Any
 
 from pipeline.commit import DiskFullError
@@ -149,7 +151,8 @@ def _run_pool(jobs, work, workers, done, failed, progress) -> None:
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    """A worker's life: jobs in, progress and results out, until the pipe closes because the parent is gone."""
+    """A worker's life: jobs in, progress and results out, until the parent is gone, however long a job takes."""
+    Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it ends us
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -162,6 +165,13 @@ def _serve(pipe: Connection, work: Work) -> None:
                 _tell(job, error)
                 answer = "failed", _portable(error)
             pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # nobody is there to take the result; what is half written is swept up later
 
 
 def _tell(job: Job, error: Exception) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -20,13 +21,16 @@ FORMATS = ("table", "json", "csv", "markdown", "parquet")
 def write(rows: pa.Table, format_: str) -> None:
     """Print a table of rows on stdout; NULL is null in JSON, empty in CSV, n/a for people.
 
+    Columns of one name are told apart as name, name_1, …; JSON, which has no NaN, gets null for it.
+
     Raises:
-        InputError: unknown format, or Parquet onto a terminal.
+        InputError: unknown format, Parquet onto a terminal, or a column that Parquet cannot hold.
     """
+    rows = rows.rename_columns(_distinct(rows.column_names))
     if format_ == "table":
         print_table(rows.column_names, rows.to_pylist())
     elif format_ == "json":
-        print(json.dumps(rows.to_pylist(), default=str))
+        print(json.dumps(_finite(rows.to_pylist()), default=str))
     elif format_ == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -38,9 +42,38 @@ def write(rows: pa.Table, format_: str) -> None:
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise InputError("--format parquet writes bytes: redirect stdout to a file")
-        pq.write_table(rows, sys.stdout.buffer)
+        made = io.BytesIO()  # a pipe cannot be sought, and half a file helps nobody
+        try:
+            pq.write_table(rows, made)
+        except pa.ArrowException as error:
+            raise InputError(f"--format parquet: {str(error).splitlines()[0]}; cast the column") from None
+        sys.stdout.buffer.write(made.getbuffer())
     else:
         raise InputError(f"--format {format_!r}: choose one of {', '.join(FORMATS)}")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, a repeated one with the first number that makes it new.
+
+    >>> _distinct(["a", "a", "a_1", "a"])
+    ['a', 'a_2', 'a_1', 'a_3']
+    """
+    taken, out = set(names), []
+    for name in names:
+        new, number = name, 0
+        while new in out or (number and new in taken):
+            number += 1
+            new = f"{name}_{number}"
+        out.append(new)
+    return out
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return {k: _finite(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def text(value: Any) -> str:

@@ -34,13 +34,21 @@ def _prompt(connection, format_: str) -> None:
     while True:
         try:
             line = input("sql> " if asked and not text else "  -> " if asked else "")
-        except (EOFError, KeyboardInterrupt):
+        except KeyboardInterrupt:
+            return
+        except EOFError:
+            if text.strip():  # the last statement needs no semicolon
+                _answer(connection, text, format_)
             return
         text += line + "\n"
         if not line.rstrip().endswith(";"):
             continue
-        try:
-            write(query(connection, text), format_)
-        except InputError as error:
-            print(error, file=sys.stderr)
+        _answer(connection, text, format_)
         text = ""
+
+
+def _answer(connection, text: str, format_: str) -> None:
+    try:
+        write(query(connection, text), format_)
+    except InputError as error:
+        print(error, file=sys.stderr)

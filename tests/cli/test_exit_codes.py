@@ -1,6 +1,7 @@
 """The command as a shell sees it: exit codes, one line on stderr, data on stdout."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,58 @@ def test_doctor_and_help():
     assert done.returncode == 0 and {f["subject"] for f in json.loads(done.stdout)} >= {"python", "vllm", "gpu"}
     assert specreplay("--help").returncode == 0
     assert specreplay("no-such-command").returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "args", [("report",), ("report", "--json"), ("trace", "list"), ("sql", "SELECT 1"), ("doctor",)]
+)
+def test_a_full_disk_behind_stdout_is_one_line(warehouse, args):
+    house = () if args == ("doctor",) else ("--warehouse", warehouse / "house")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli", *map(str, (*args, *house))],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (4, "specreplay: No space left on device\n")
+
+
+def test_a_closed_stdout_loses_the_table_and_nothing_else(warehouse):
+    command = [sys.executable, "-m", "pipeline.cli", "report", "--warehouse", str(warehouse / "house")]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_last_statement_of_a_shell_needs_no_semicolon(warehouse):
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", "sql", "--shell", "--format", "csv"]
+        + ["--warehouse", str(warehouse / "house")],
+        input="SELECT 1 AS a;\nSELECT x;\nSELECT 2 AS b",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert done.stdout == "a\n1\nb\n2\n"
+    assert len(done.stderr.splitlines()) == 1 and '"x"' in done.stderr
+
+
+def test_a_terminated_command_ends_in_order_with_143(warehouse):
+    command = [sys.executable, "-m", "pipeline.cli", "sql", "--shell", "--warehouse", str(warehouse / "house")]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdin and process.stdout
+    process.stdin.write("SELECT 1;\n")
+    process.stdin.flush()
+    assert process.stdout.read(1)  # it runs: it has answered
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert process.communicate()[1] == ""

@@ -30,6 +30,8 @@ def work(job: Job, progress) -> str:
         file.write(f"{os.getpid()}\n")
     tries = len(notes.read_text().splitlines())
     progress(1)
+    while job.run == "silent":
+        time.sleep(0.01)
     while job.run == "linger":
         progress(1)
         time.sleep(0.01)
@@ -90,7 +92,7 @@ import sys
 from pathlib import Path
 from test_executor import outcome
 if __name__ == "__main__":
-    outcome(Path(sys.argv[1]), ["linger", "linger"], 2)
+    outcome(Path(sys.argv[1]), [sys.argv[2]] * 2, 2)
 """
 
 
@@ -102,10 +104,11 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
-def test_workers_do_not_outlive_a_killed_parent(tmp_path):
+@pytest.mark.parametrize("what", ["linger", "silent"])
+def test_workers_do_not_outlive_a_killed_parent(tmp_path, what):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
-    parent = subprocess.Popen([sys.executable, "-c", LINGER, str(tmp_path)], env=environment)
+    parent = subprocess.Popen([sys.executable, "-c", LINGER, str(tmp_path), what], env=environment)
     notes = [tmp_path / "u0", tmp_path / "u1"]
     while not all(path.exists() and path.read_text().endswith("\n") for path in notes):
         assert parent.poll() is None

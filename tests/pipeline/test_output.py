@@ -1,0 +1,48 @@
+"""Rows on stdout in each format: what a reader of that format gets back is what the query said."""
+
+import csv
+import io
+import json
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.output import write
+from schemas.errors import InputError
+
+
+def rows(sql):
+    return duckdb.sql(sql).to_arrow_table()
+
+
+def test_columns_of_one_name_keep_their_own_values(capsys):
+    table = rows("SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
+    write(table, "json")
+    assert list(json.loads(capsys.readouterr().out)[0].values()) == [1, 2, 3, 4]
+    write(table, "csv")
+    names, values = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert values == ["1", "2", "3", "4"] and len(set(names)) == 4
+    for format_ in ("table", "markdown"):
+        write(table, format_)
+        assert [word for word in capsys.readouterr().out.split() if word.isdigit()] == ["1", "2", "3", "4"]
+
+
+def test_json_has_no_nan(capsys):
+    write(rows("SELECT 'NaN'::DOUBLE AS n, ['inf'::DOUBLE, 1.5] AS l, {'x': '-inf'::DOUBLE} AS s"), "json")
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse) == [
+        {"n": None, "l": [None, 1.5], "s": {"x": None}}
+    ]
+
+
+def test_parquet_is_whole_or_one_line(capfdbinary, monkeypatch):
+    write(rows("SELECT 1 AS a, 2 AS a"), "parquet")
+    read = pq.read_table(io.BytesIO(capfdbinary.readouterr().out))
+    assert list(read.to_pylist()[0].values()) == [1, 2]
+    with pytest.raises(InputError, match=r"parquet: .*cast the column"):
+        write(rows("SELECT INTERVAL 1 DAY AS i"), "parquet")
+    assert capfdbinary.readouterr().out == b""
