@@ -1,9 +1,11 @@
 """The benchmarks' traffic, generated: five shapes of request over the source text of Python's own library.
 
 Real text with a word-level tokenizer of our own, so that no model and no download is needed; the same everywhere that
-has the same Python. Shapes: `edit` (a file comes back with small changes), `agent` (sessions of 12 turns, each prompt
-the whole session so far), `extract` (short quotes from a document, as JSON), `fresh` (text that is not in the prompt)
-and `long` (a little of all that behind a prompt of `prompt_tokens`).
+has the same Python. Shapes, with the mean tokens of their prompts and outputs: `edit` (a file comes back with small
+changes; 2,200 and 2,200), `agent` (sessions of 12 turns, each prompt the whole session so far; 8,900 and 250),
+`extract` (short quotes from a document, as JSON; 3,800 and 420), `fresh` (text that is not in the prompt; 320 and 950)
+and `long` (a little of all that behind a prompt of `prompt_tokens`; 740 tokens of output). In the numbers of `MIX` that
+is about 1,000 tokens of output and 5,000 of prompt per request.
 """
 
 import random
@@ -16,7 +18,9 @@ import numpy as np
 
 from replay.requests import Requests
 
-SHAPES = ("edit", "agent", "extract", "fresh", "long")
+MIX = {"edit": 600, "agent": 480, "extract": 400, "fresh": 420, "long": 100}
+"""Requests per shape of the whole mix; benchmarks take a share of it."""
+SHAPES = tuple(MIX)
 
 _PIECES = re.compile(r" ?[A-Za-z]{1,6}|[0-9]{1,3}|\n *| +|[^\sA-Za-z0-9]")
 _TURNS = 12
@@ -82,28 +86,33 @@ def corpus(shape: str, requests: int, seed: int = 0, prompt_tokens: int = 32_000
     prompts, outputs = [], []
     while len(prompts) < requests:
         if shape == "edit":
-            file = w.passage(w.random.randrange(500, 1500))
+            file = w.passage(w.random.randrange(1000, 3400))
             prompts.append(ask + file)
             outputs.append(w.edited(file, 60))
         elif shape == "agent":
-            session = ask + w.passage(2000)
+            session = ask + w.passage(3000)
             for _ in range(min(_TURNS, requests - len(prompts))):
-                said = w.some(session, 60) + w.passage(40) + w.quotes(session, 60)
+                said = w.some(session, 90) + w.passage(60) + w.quotes(session, 100)
                 prompts.append(list(session))
                 outputs.append(said)
-                session += said + w.passage(200) + w.some(session, 150)
+                session += said + w.passage(470) + w.some(session, 350)
         elif shape == "extract":
-            document = w.passage(w.random.randrange(1500, 4000))
+            document = w.passage(w.random.randrange(2400, 5200))
             prompts.append(ask + document)
-            outputs.append(w.quotes(document, w.random.randrange(150, 350)))
+            outputs.append(w.quotes(document, w.random.randrange(250, 600)))
         elif shape == "fresh":
-            prompts.append(ask + w.passage(60))
-            outputs.append(w.passage(w.random.randrange(300, 900)))
+            prompts.append(ask + w.passage(300))
+            outputs.append(w.passage(w.random.randrange(500, 1400)))
         else:
             document = w.passage(prompt_tokens)
             prompts.append(document + ask)
-            outputs.append(w.quotes(document, 150) + w.passage(100) + w.edited(w.some(document, 150), 40))
+            outputs.append(w.quotes(document, 270) + w.passage(190) + w.edited(w.some(document, 270), 40))
     return Requests.from_lists(prompts, outputs)
+
+
+def share(scale: float) -> dict[str, int]:
+    """That share of `MIX`, one request of each shape at least."""
+    return {shape: max(1, round(number * scale)) for shape, number in MIX.items()}
 
 
 def mixed(parts: dict[str, int], seed: int = 0, prompt_tokens: int = 32_000) -> Requests:

@@ -1,13 +1,13 @@
 """How much faster the recorded n-gram walk is than vLLM's function, both in one run and in compiled code.
 
-    python tests/benchmarks/recorded_ngram.py [--scale 1.0] [--repeats 5]
+    python tests/benchmarks/recorded_ngram.py [--scale 0.2] [--repeats 5]
 
 Prints one JSON object:
 
 - shapes: tokens put out per second on both sides, their ratio (medians of processor time), nanoseconds per history
   token of ours, and whether every step's drafted and accepted are equal.
-- grid: 96 settings over a slice of the corpus, vLLM's function setting by setting against one index for all.
-- v2: the V2 runner's rule over the whole corpus; vLLM's side of it is a GPU kernel, so there is no ratio.
+- grid: 96 settings over about 50 requests of all shapes, vLLM's function setting by setting against one index for all.
+- v2: the V2 runner's rule over the mix; vLLM's side of it is a GPU kernel, so there is no ratio.
 - two_processes: how much more two processes that run at once replay than one, per second of processor time each;
   `spin` is the same for a bare loop, which is what the machine had to give.
 - memory: growth of the peak resident size from few shards to many (Linux).
@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -34,8 +35,10 @@ from replay.recorded.walk import Limits
 from replay.requests import Requests
 from schemas.speculative import effective
 
+sys.path.insert(0, str(Path(__file__).parent))
+from corpus import corpus, mixed, share
+
 CONFIG = effective({"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": 5})
-VOCABULARY = 32_000
 
 
 @cache
@@ -65,71 +68,6 @@ def vllm_walk():
     return walk
 
 
-class Writer:
-    """Text-like ids: words by Zipf's law, phrases that come back."""
-
-    def __init__(self, seed):
-        self.random = np.random.default_rng(seed)
-        self.phrases = [self.words(int(n)) for n in self.random.integers(3, 12, 400)]
-
-    def words(self, n):
-        return np.minimum(self.random.zipf(1.3, n) + self.random.integers(0, 40, n), VOCABULARY - 1).astype(np.int32)
-
-    def text(self, n, familiar=0.3):
-        parts, length = [], 0
-        while length < n:
-            known = self.random.random() < familiar
-            parts.append(self.phrases[self.random.integers(len(self.phrases))] if known else self.words(12))
-            length += len(parts[-1])
-        return np.concatenate(parts)[:n]
-
-    def changed(self, ids, every):
-        """A copy in which about one place in `every` is written anew, cut out or added to."""
-        out, at = [], 0
-        while at < len(ids):
-            step = int(self.random.geometric(1 / every))
-            out.append(ids[at : at + step])
-            at += step + int(self.random.integers(0, 4))
-            out.append(self.words(int(self.random.integers(0, 5))))
-        return np.concatenate(out).astype(np.int32)
-
-
-def edit(writer, n):
-    for _ in range(n):
-        file = writer.text(int(writer.random.integers(400, 2500)))
-        yield np.concatenate([writer.text(150), file]), writer.changed(file, 60)
-
-
-def agent(writer, n):
-    for _ in range(max(1, n // 12)):
-        session = writer.text(2500)
-        for _ in range(12):
-            at = int(writer.random.integers(0, len(session) - 300))
-            said = np.concatenate([writer.text(120), writer.changed(session[at : at + 200], 40)])
-            yield session, said
-            session = np.concatenate([session, said, writer.text(int(writer.random.integers(100, 900)))])
-
-
-def extract(writer, n):
-    for _ in range(n):
-        document = writer.text(int(writer.random.integers(800, 4000)))
-        at = writer.random.integers(0, len(document) - 20, 12)
-        yield document, np.concatenate([np.concatenate([writer.phrases[0], document[a : a + 12]]) for a in at])
-
-
-def fresh(writer, n):
-    for _ in range(n):
-        yield writer.text(200), writer.text(int(writer.random.integers(300, 1500)))
-
-
-def long32k(writer, n):
-    for _ in range(n):
-        document = writer.text(32_000)
-        at = int(writer.random.integers(0, 31_000))
-        yield document, np.concatenate([writer.text(250), writer.changed(document[at : at + 150], 30)])
-
-
-SHAPES = {edit: 600, agent: 480, extract: 400, fresh: 420, long32k: 100}
 GRID = [
     effective({"method": "ngram", "prompt_lookup_min": low, "prompt_lookup_max": top, "num_speculative_tokens": k})
     for low in (1, 2, 3)
@@ -175,6 +113,8 @@ def measure(requests, repeats):
     tokens = len(requests.outputs.flat)
     return {
         "requests": len(requests),
+        "prompt_tokens": len(requests.prompts.flat),
+        "output_tokens": tokens,
         "steps": steps,
         "coverage": round(float(np.mean(log.drafted > 0)), 3),
         "vllm_tokens_per_s": round(tokens / theirs),
@@ -217,7 +157,7 @@ def measure_v2(requests, repeats):
 
 
 def _replayed(scale):
-    requests = whole(corpus(scale))
+    requests = mixed(share(scale))
 
     def work():
         replay_with_sources(requests, CONFIG, Limits())
@@ -263,8 +203,7 @@ def measure_processes(scale):
 def _peak_after(shards, results):
     """Replay so many shards of 64 requests, each made when its turn comes, with a few settings; peak size in KiB."""
     for seed in range(shards):
-        requests = Requests.from_lists(*zip(*edit(Writer(seed), 64), strict=True))
-        for log in replay_ngram_grid(requests, GRID[::12]):
+        for log in replay_ngram_grid(corpus("edit", 64, seed), GRID[::12]):
             log.counts()
     status = Path("/proc/self/status").read_text()  # ru_maxrss would hold the parent's peak from before exec
     results.put(int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]))
@@ -283,39 +222,32 @@ def measure_memory():
     return {f"peak_mib_{n}_shards": round(kib / 1024, 1) for n, kib in peaks.items()} | {"ratio": round(many / few, 3)}
 
 
-def corpus(scale):
-    """Pairs of prompt and output by shape."""
-    return {
-        shape.__name__: list(shape(Writer(seed), max(1, int(n * scale))))
-        for seed, (shape, n) in enumerate(SHAPES.items())
-    }
-
-
-def whole(shapes, every=1):
-    """One in `every` of each shape's requests."""
-    pairs = [pair for shape in shapes.values() for pair in shape[::every]]
+def some(shapes, number):
+    """About so many requests, of all shapes."""
+    every = max(1, sum(map(len, shapes.values())) // number)
+    pairs = [(part.prompts[i], part.outputs[i]) for part in shapes.values() for i in range(0, len(part), every)]
     return Requests.from_lists(*zip(*pairs, strict=True))
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--scale", type=float, default=1.0, help="share of the corpus' requests")
+    arguments.add_argument("--scale", type=float, default=0.2, help="share of the mix of 2,000 requests")
     arguments.add_argument("--repeats", type=int, default=5)
     given = arguments.parse_args()
-    shapes = corpus(given.scale)
-    small = whole({"fresh": shapes["fresh"][:1]})
+    small = corpus("fresh", 1)
     measure(small, 1)  # compile
     measure_grid(small, 1)
     measure_v2(small, 1)
-    result = {name: measure(whole({name: pairs}), given.repeats) for name, pairs in shapes.items()}
-    everything = whole(shapes)
-    result["all"] = measure(everything, given.repeats)
+    shapes = {shape: corpus(shape, number) for shape, number in share(given.scale).items()}
+    result = {shape: measure(requests, given.repeats) for shape, requests in shapes.items()}
+    mix = mixed(share(given.scale))
+    result["mix"] = measure(mix, given.repeats)
     out = {
         "config": CONFIG,
         "shapes": result,
-        "grid": measure_grid(whole(shapes, max(1, int(40 * given.scale))), given.repeats),
-        "v2": measure_v2(everything, given.repeats),
-        "two_processes": measure_processes(min(0.1, given.scale)),
+        "grid": measure_grid(some(shapes, 50), given.repeats),
+        "v2": measure_v2(mix, given.repeats),
+        "two_processes": measure_processes(min(0.05, given.scale)),
         "memory": measure_memory(),
     }
     print(json.dumps(out))
