@@ -80,17 +80,18 @@ def replay(
     with warehouse.lock(planned.run):
         run, record = _choose(warehouse, planned.run, again)
         if record is not None and record.done is not None and _settled(record.done):
+            warehouse.write_plan(run, record.plan)  # nothing, unless it was lost
             return _outcome(run, record.done, already_done=True)
         warehouse.sweep_run(run)
         started = {"run": run, "started": _now(), "hardware": _hardware()}
-        warehouse.write_plan(run, planned.as_dict() | started)
+        document = warehouse.write_plan(run, planned.as_dict() | started)
         try:
             failed = _work(planned, warehouse, run, progress or (lambda proposer, done, total: None))
         except BaseException:
             if not warehouse.committed(run):
                 warehouse.discard_plan(run)
             raise
-        done = _summary(planned, warehouse, run, failed)
+        done = _summary(planned, warehouse, run, failed) | {"plan": document}
         warehouse.write_done(run, done)
         return _outcome(run, done, already_done=False)
 
@@ -182,7 +183,7 @@ def _check_live(planned: Plan, warehouse: Warehouse) -> None:
 
 
 def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, dict]) -> dict[str, Any]:
-    """done.json: a function of the plan, the commit objects and what failed (and of the clock)."""
+    """done.json, but for the plan: a function of the plan, the commit objects and what failed (and of the clock)."""
     committed = warehouse.committed(run)
     mine = {unit.shard: committed[unit.shard] for unit in planned.units if unit.shard in committed}
     known = labels(planned, warehouse)

@@ -12,7 +12,7 @@ from importlib.resources import files as package_files
 import duckdb
 import pyarrow as pa
 
-from pipeline.warehouse import Warehouse
+from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError
 from schemas.speculative import proposer_key
 from schemas.tables import ROLLUPS, RUN_TABLES
@@ -47,8 +47,8 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connecti
     """
     con = duckdb.connect(":memory:")
     try:
-        shards = warehouse.shards(runs)
-        con.execute(_statements(warehouse, runs, shards))
+        records, shards = warehouse.snapshot(runs)
+        con.execute(_statements(records, shards))
         allowed = [path for shard in shards for path in shard.values()]
         con.execute(f"SET allowed_paths = [{', '.join(map(_quoted, allowed))}]")
         con.execute("SET enable_external_access = false")
@@ -82,7 +82,7 @@ def init_sql(warehouse: Warehouse, runs: Sequence[str] | None = None) -> str:
 
     The paths in them are absolute; files committed later are not seen.
     """
-    return _statements(warehouse, runs, warehouse.shards(runs))
+    return _statements(*warehouse.snapshot(runs))
 
 
 def rollup_sql(name: str) -> str:
@@ -94,7 +94,7 @@ def rollup_sql(name: str) -> str:
     return (package_files("pipeline.sql") / f"{name}.sql").read_text("utf-8").strip()
 
 
-def _statements(warehouse: Warehouse, runs: Sequence[str] | None, shards: Sequence[dict[str, str]]) -> str:
+def _statements(records: Sequence[RunRecord], shards: Sequence[dict[str, str]]) -> str:
     plain = [name for name in RUN_TABLES if name not in ROLLUPS]
     without = [shard for shard in shards if "rollup_groups" not in shard]
     parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;", "CREATE SCHEMA raw;"]
@@ -104,7 +104,7 @@ def _statements(warehouse: Warehouse, runs: Sequence[str] | None, shards: Sequen
         # a shard that was committed without rollups is summed up when it is asked for
         made = [f"({rollup_sql(name)})"] if without else []
         parts.append(_view(f"files.{name}", "\nUNION ALL BY NAME\n".join([_select(name, shards), *made])))
-    parts += [_runs_table(warehouse, runs), _baseline_keys()]
+    parts += [_runs_table(records), _baseline_keys()]
     folder = package_files("pipeline.sql")
     parts += [
         file.read_text("utf-8")
@@ -132,11 +132,9 @@ def _select(name: str, shards: Sequence[dict[str, str]]) -> str:
     return f"SELECT NULL::VARCHAR AS run, {columns} WHERE false"
 
 
-def _runs_table(warehouse: Warehouse, runs: Sequence[str] | None) -> str:
+def _runs_table(records: Sequence[RunRecord]) -> str:
     rows = [
-        f"({_quoted(record.run)}, {_json(record.plan)}, {_json(_without_shards(record.done))})"
-        for record in warehouse.runs()
-        if runs is None or record.run in runs
+        f"({_quoted(record.run)}, {_json(record.plan)}, {_json(_without_shards(record.done))})" for record in records
     ]
     values = f"VALUES {', '.join(rows)}" if rows else "SELECT NULL, NULL, NULL WHERE false"
     return f"CREATE TABLE files.runs (run VARCHAR, plan JSON, done JSON);\nINSERT INTO files.runs {values};"

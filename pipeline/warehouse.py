@@ -130,17 +130,29 @@ class Warehouse:
 
     def shards(self, runs: Sequence[str] | None = None) -> list[dict[str, str]]:
         """The committed shards in order of run and shard, each as {run table: path}; read as `files` says."""
+        return self.snapshot(runs)[1]
+
+    def snapshot(self, runs: Sequence[str] | None = None) -> tuple[list[RunRecord], list[dict[str, str]]]:
+        """What `runs` and `shards` say, of the same moment: every done.json is read once, and says all of its run.
+
+        Args:
+            runs: only these; None = all.
+        """
         self._must_exist()
         if runs is None:
             folders = [*self.root.glob("runs/*/"), *self.root.glob("_commits/run=*/")]
             runs = sorted({folder.name.removeprefix("run=") for folder in folders})
-        found = []
+        records, found = [], []
         for run in runs:
             done = self._done(run)
+            record = self._record(run, done)
+            records += [] if record is None else [record]
             shards = done["shards"] if done else self.committed(run)
             found += [{f["table"]: f["path"] for f in shard["files"]} for shard in shards.values()]
         remote.pull_files(self.root, [path for shard in found for path in shard.values()])
-        return [{table: str(self.root / path) for table, path in shard.items()} for shard in found]
+        root = str(self.root)
+        shards = [{table: f"{root}/{path}" for table, path in shard.items()} for shard in found]
+        return sorted(records, key=_started), shards
 
     # Runs
 
@@ -152,8 +164,8 @@ class Warehouse:
     def write_done(self, run: str, done: Mapping) -> None:
         """Write the run's done.json, the last file of a run.
 
-        It must hold status ("complete" or "failed") and shards (as `committed` gives them): a finished run opens with
-        this one read.
+        It must hold status ("complete" or "failed") and shards (as `committed` gives them), and should hold the plan
+        (as `write_plan` gives it): a finished run then opens with this one read.
         """
         commit.safe_name("run", run)
         commit.replace_json(self.root, f"runs/{run}/done.json", done)
@@ -182,15 +194,22 @@ class Warehouse:
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first (by the plan's `started`, then name)."""
         self._must_exist()
-        records = (self.find_run(path.parent.name) for path in self.root.glob("runs/*/plan.json"))
-        found = [record for record in records if record is not None]
-        return sorted(found, key=lambda record: (record.plan.get("started", ""), record.run))
+        records = (self.find_run(folder.name) for folder in self.root.glob("runs/*/"))
+        return sorted((record for record in records if record is not None), key=_started)
 
     def find_run(self, run: str) -> RunRecord | None:
         """One run, or None where it was never planned."""
-        plan = commit.read_known(self.root / "runs" / run / "plan.json")
-        done = self._done(run)
-        return None if plan is None or removal.is_removed(done) else RunRecord(run, plan, done)
+        return self._record(run, self._done(run))
+
+    def _record(self, run: str, done: dict | None) -> RunRecord | None:
+        if removal.is_removed(done):
+            return None
+        done = None if done is None else dict(done)
+        # Older runs, and unfinished ones, say their plan in plan.json alone.
+        plan = done.pop("plan", None) if done else None
+        if not isinstance(plan, dict):
+            plan = commit.read_known(self.root / "runs" / run / "plan.json")
+        return None if plan is None else RunRecord(run, plan, done)
 
     def sweep_run(self, run: str) -> None:
         """Remove what killed processes left in the run, or left of it. Call it under the run's lock."""
@@ -299,6 +318,10 @@ def _sorted(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
             order = pc.call_function("sort_indices", [table], pc.SortOptions(sort_keys=keys))
         out[name] = table.take(order)
     return out
+
+
+def _started(record: RunRecord) -> tuple[str, str]:
+    return record.plan.get("started", ""), record.run
 
 
 def _owner(path: Path) -> str:

@@ -80,7 +80,10 @@ def contents(root: Path) -> dict[str, bytes | dict]:
             continue
         if path.name in ("plan.json", "done.json"):
             document = json.loads(path.read_bytes())
-            out[name] = {key: value for key, value in document.items() if key not in ("started", "ended")}
+            for part in (document, document.get("plan", {})):
+                part.pop("started", None)
+                part.pop("ended", None)
+            out[name] = document
         else:
             out[name] = path.read_bytes()
     return out

@@ -1,5 +1,6 @@
 """How the views are opened: only committed files, typed when empty, run names as text, locked down."""
 
+import shutil
 import threading
 
 import duckdb
@@ -7,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from logged_runs import commit, random_run
+from small_traces import config, rows, table
 
+from pipeline.run import replay
 from pipeline.views import connect, init_sql, query
 from pipeline.warehouse import Warehouse
 from schemas.errors import InputError
@@ -62,6 +65,24 @@ def test_a_run_without_an_end_is_unfinished(house):
         {"run": "007", "status": "complete", "reconciled": True},
         {"run": "2A1", "status": "unfinished", "reconciled": None},
     ]
+
+
+def test_a_finished_run_is_read_from_its_done_alone(tmp_path):
+    warehouse = Warehouse(tmp_path / "house")
+    warehouse.write_trace("small", [table(rows(12))])
+    replay(config(), warehouse).raise_for_status()
+    before = [query(connect(warehouse), f"SELECT * FROM {view} ORDER BY ALL") for view in VIEWS]
+    (plan,) = warehouse.root.glob("runs/*/plan.json")
+    written = plan.read_bytes()
+    plan.unlink()
+    shutil.rmtree(warehouse.root / "_commits" / f"run={plan.parent.name}")
+    con = connect(warehouse)
+    assert [query(con, f"SELECT * FROM {view} ORDER BY ALL") for view in VIEWS] == before
+    assert query(con, "SELECT trace, plan ->> '$.proposers[1].name' AS name FROM run_info").to_pylist() == [
+        {"trace": "small", "name": config().proposer[1].name}
+    ]
+    assert replay(config(), warehouse).already_done
+    assert plan.read_bytes() == written
 
 
 def test_files_nobody_committed_are_not_seen(house):
