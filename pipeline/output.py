@@ -84,7 +84,20 @@ def text(value: Any) -> str:
         return f"{value:.3f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return str(value)
+    return plain(str(value))
+
+
+def plain(name: str, width: int | None = None) -> str:
+    r"""A name on one line, whatever was logged: what cannot be printed is escaped, a middle past `width` is left out.
+
+    >>> print(plain("a\nb\x1b[31m"), plain("abcdefghij", 7))
+    a\nb\x1b[31m abc…hij
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    if width is None or len(shown) <= width:
+        return shown
+    end = width // 2
+    return f"{shown[: width - end - 1]}…{shown[-end:]}"
 
 
 def print_table(columns: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.heatmap import heat_map
+from pipeline.output import plain
 from pipeline.views import Connection, query
 from schemas.errors import InputError
 
@@ -262,6 +263,9 @@ _Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
 """What is written, under which title, and how."""
 
 
+_LONGEST = 160
+"""Characters of a name that a table shows, on several lines if need be; JSON and CSV hold all."""
+
 _HEAT_MAPS = (("tokens_per_step", "tokens per step", _number), ("coverage", "coverage", _percent))
 
 
@@ -274,7 +278,7 @@ def _sections(report: Report) -> list[tuple[str, list[dict], Sequence[_Column]]]
 
 def _cells(row: dict, columns: Sequence[_Column]) -> list[str]:
     return [
-        write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names))
+        plain(write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names)), _LONGEST)
         for names, _, write in columns
     ]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.output import plain
 from pipeline.seen import KeySet
 from pipeline.tracefiles import GROUP_ROWS, TraceInfo
 from pipeline.warehouse import Warehouse
@@ -128,21 +129,22 @@ def render(shown: dict[str, Any]) -> Iterator[str]:
         f"{shown['with_tails']:,} tails"
     )
     yield ""
-    width = max(8, *(len(w["workload"]) for w in shown["workloads"]))
+    names = [plain(w["workload"], 40) for w in shown["workloads"]]
+    width = max(8, *map(len, names))
     head = "requests  sessions  no output        prompt (median, max)        output (median, max)"
     yield f"{'workload':{width}}  {head}"
-    for w in shown["workloads"]:
+    for name, w in zip(names, shown["workloads"], strict=True):
         yield (
-            f"{w['workload']:{width}}  {w['requests']:8,}  {w['sessions']:8,}  {w['no_output']:9,}  "
+            f"{name:{width}}  {w['requests']:8,}  {w['sessions']:8,}  {w['no_output']:9,}  "
             f"{_pair(w['prompt']):>26}  {_pair(w['output']):>26}"
         )
     yield ""
     yield "share of output tokens that could be copied (each with the three before it)"
     yield f"{'':{width}}  {'from its own prompt and output':{_BAR + 8}}{'from earlier requests':{_BAR + 8}}either"
-    for w in shown["workloads"]:
+    for name, w in zip(names, shown["workloads"], strict=True):
         bars = "".join(f"{_bar(w[k]):{_BAR + 8}}" for k in ("from_prompt", "from_earlier"))
         either = "n/a" if w["from_either"] is None else f"{w['from_either']:.0%}"
-        yield f"{w['workload']:{width}}  {bars}{either}"
+        yield f"{name:{width}}  {bars}{either}"
     if shown["history_full"]:
         yield f"(earlier requests: the first {HISTORY_TOKENS:,} tokens of the trace; a lower bound after them)"
 

@@ -46,3 +46,14 @@ def test_parquet_is_whole_or_one_line(capfdbinary, monkeypatch):
     with pytest.raises(InputError, match=r"parquet: .*cast the column"):
         write(rows("SELECT INTERVAL 1 DAY AS i"), "parquet")
     assert capfdbinary.readouterr().out == b""
+
+
+def test_a_name_stays_on_its_line_and_cannot_speak_to_the_terminal(capsys):
+    table = rows("SELECT 'a' || chr(10) || '|b' || chr(27) || '[31m' AS name, 1 AS n")
+    for format_ in ("table", "markdown"):
+        write(table, format_)
+        said = capsys.readouterr().out
+        assert "\x1b" not in said and len(said.strip().splitlines()) == {"table": 2, "markdown": 3}[format_]
+        assert "a\\n" in said and "b\\x1b[31m" in said
+    write(table, "csv")
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1] == ["a\n|b\x1b[31m", "1"]

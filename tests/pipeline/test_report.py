@@ -93,6 +93,18 @@ def test_names_survive_every_format(tmp_path):
     assert name in page.texts
 
 
+def test_a_name_of_several_lines_stays_in_its_row(tmp_path):
+    name = "a\n| b\x1b[31m" + "c" * 1000
+    warehouse = Warehouse(tmp_path / "one")
+    commit(warehouse, "r", Run({name: [Request([Step(2, 1)])]}))
+    found = report(connect(warehouse))
+    assert next(csv.DictReader(io.StringIO(render(found, "csv"))))["proposer"] == name
+    rows = [line for line in render(found, "markdown").splitlines() if "ccc" in line]
+    assert all(line.startswith("| ") and "| a\\n\\| b\\x1b[31mccc" in line and line.endswith(" |") for line in rows)
+    table = render(found, "table", 110)
+    assert "\x1b" not in table and max(map(len, table.splitlines())) <= 110
+
+
 def test_html_needs_nothing_from_elsewhere(house):
     page = render(report(connect(house)), "html")
     assert "http" not in page and "src=" not in page and "<script" not in page
