@@ -266,6 +266,9 @@ _Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
 _LONGEST = 160
 """Characters of a name that a table shows, on several lines if need be; JSON and CSV hold all."""
 
+_NAME = 24
+"""A word of a name longer than this is broken, not the width of the table."""
+
 _HEAT_MAPS = (("tokens_per_step", "tokens per step", _number), ("coverage", "coverage", _percent))
 
 
@@ -276,9 +279,9 @@ def _sections(report: Report) -> list[tuple[str, list[dict], Sequence[_Column]]]
     return [*tables, (_TREES_TITLE, trees, _TREES)] if trees else tables
 
 
-def _cells(row: dict, columns: Sequence[_Column]) -> list[str]:
+def _cells(row: dict, columns: Sequence[_Column], longest: int = _LONGEST) -> list[str]:
     return [
-        plain(write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names)), _LONGEST)
+        plain(write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names)), longest)
         for names, _, write in columns
     ]
 
@@ -297,8 +300,9 @@ def _terminal(report: Report, width: int) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     wide = console.options.update(width=10_000)
-    # a number is never cut off: a table that needs more than the terminal has is drawn wider
-    console.width = max(width, *(console.measure(table, options=wide).minimum for table in tables))
+    # a number is never cut off: a table that needs more than the terminal has is drawn wider; a name takes more lines
+    least = [_table(rows, columns, _NAME) for _, rows, columns in sections]
+    console.width = max(width, *(console.measure(table, options=wide).minimum for table in least))
     parts: list[Any] = [Text(_headline(report), style="bold")]
     for (title, _, _), table in zip(sections, tables, strict=True):
         parts += [Text(), Text(title, style="bold cyan"), table]
@@ -316,7 +320,7 @@ def _terminal(report: Report, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(rows: Sequence[dict], columns: Sequence[_Column]) -> Table:
+def _table(rows: Sequence[dict], columns: Sequence[_Column], longest: int = _LONGEST) -> Table:
     table = Table(box=None, header_style="dim")
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     height = max(header.count(" ") for _, header, write in columns if write is not str)
@@ -328,7 +332,7 @@ def _table(rows: Sequence[dict], columns: Sequence[_Column]) -> Table:
             table.add_column(above + header.replace(" ", "\n"), justify="right", no_wrap=True)
     before = None
     for row in rows:
-        cells = _cells(row, columns)
+        cells = _cells(row, columns, longest)
         if columns is _WORKLOAD:  # name a workload once, on its best proposer's row
             before, cells[0] = row["workload"], "" if row["workload"] == before else cells[0]
         table.add_row(*(Text(cell) for cell in cells))
