@@ -25,6 +25,8 @@ from schemas.tables import SCHEMA_VERSION
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXT = re.compile(r"no space left|disk quota exceeded|file too large", re.IGNORECASE)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+LONGEST_NAME = 200
+"""Characters; a run's name, made of its trace's, has 60 more at most, and file systems take 255 bytes."""
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -36,16 +38,20 @@ def safe_name(kind: str, name: str) -> str:
     """The name, if it can be part of a path on any disk or object store.
 
     Raises:
-        InputError: empty, or something besides ASCII letters, digits, dot, dash and underscore.
+        InputError: empty, too long, or something besides ASCII letters, digits, dot, dash and underscore.
     """
     if not is_safe(name):
-        raise InputError(f"{kind} {name!r}: use letters, digits, '.', '-' and '_', starting with a letter or digit")
+        shown = f"{name[:40]}…" if len(name) > LONGEST_NAME else name
+        raise InputError(
+            f"{kind} {shown!r}: use letters, digits, '.', '-' and '_', starting with a letter or digit, "
+            f"{LONGEST_NAME} at most"
+        )
     return name
 
 
 def is_safe(name: str) -> bool:
     """What `safe_name` asks."""
-    return _SAFE.fullmatch(name) is not None
+    return len(name) <= LONGEST_NAME and _SAFE.fullmatch(name) is not None
 
 
 @contextmanager

@@ -61,8 +61,12 @@ def export(
     """
     format_ = _format(dest, format_)
     dest = dest.expanduser().absolute()
+    if dest.is_symlink():
+        dest = dest.resolve()  # the file is replaced, not the link to it
     if dest.resolve().is_relative_to(warehouse.root.resolve()):
         raise InputError(f"{dest} lies in the warehouse: take a place outside")
+    if dest.exists() and not (dest.is_file() or dest.is_dir()):
+        raise InputError(f"{dest} is a device or pipe, which a whole file would replace: give a file")
     if dest.is_dir() != (format_ == "delta") and dest.exists():
         raise InputError(f"{dest}: there is a {'folder' if dest.is_dir() else 'file'} of that name")
     connect(warehouse).close()  # names a damaged or missing file

@@ -298,7 +298,10 @@ def _terminal(report: Report, width: int) -> str:
     sections = _sections(report)
     tables = [_table(rows, columns) for _, rows, columns in sections]
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
+    # without a height, rich takes every TERM=dumb for 80 columns, whatever the width says
+    console = Console(
+        file=out, width=width, height=25, force_terminal=sys.stdout.isatty(), highlight=False, markup=False
+    )
     wide = console.options.update(width=10_000)
     # a number is never cut off: a table that needs more than the terminal has is drawn wider; a name takes more lines
     least = [_table(rows, columns, _NAME) for _, rows, columns in sections]

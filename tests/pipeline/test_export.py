@@ -170,6 +170,20 @@ def test_a_full_disk(house, tmp_path, name):
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_is_not_replaced(house, tmp_path, kind):
+    place, real = tmp_path / "out.csv", tmp_path / "real.csv"
+    if kind == "pipe":
+        os.mkfifo(place)
+        with pytest.raises(InputError, match="device or pipe"):
+            export(house, place, views=["run_info"])
+        assert place.is_fifo()
+    else:
+        place.symlink_to(real)
+        export(house, place, views=["run_info"])
+        assert place.is_symlink() and len(real.read_text().splitlines()) == 3
+
+
 def test_the_command(house, tmp_path):
     command = [sys.executable, "-m", "pipeline.cli", "export", str(tmp_path / "out.csv"), "--view", "run_info"]
     done = subprocess.run(

@@ -110,12 +110,16 @@ def test_html_needs_nothing_from_elsewhere(house):
     assert "http" not in page and "src=" not in page and "<script" not in page
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-def test_no_number_is_cut_whatever_the_width(house, width):
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+@pytest.mark.parametrize("width", [40, 80, 100, 120])
+def test_no_number_is_cut_whatever_the_width(house, width, term, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     found = report(connect(house), "b")
     big = dict.fromkeys(("steps", "rounds", "drafted", "accepted"), 123_456_789) | {"proposer": "long name " * 6}
     text = render(replace(found, proposers=[{**row, **big} for row in found.proposers]), "table", width)
     assert text.count("123,456,789") == 4 * len(found.proposers) and "…" not in text
+    assert text.count("long") >= len(found.proposers)
 
 
 def test_a_length_that_sits_on_few_steps_is_called_out(tmp_path):

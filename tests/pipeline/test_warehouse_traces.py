@@ -140,3 +140,10 @@ def test_other_arrow_types_of_the_same_values_are_taken(warehouse, tmp_path):
     )
     other = Warehouse(tmp_path / "other").write_trace("small", [wide])
     assert other == warehouse.write_trace("small", [table(DATA)])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-x", "a b", "a\nb", "%41", "é", "x" * 201, "x" * 5000])
+def test_a_name_no_file_system_takes_is_one_line(tmp_path, name):
+    with pytest.raises(InputError, match=r"^trace .*use letters.*200 at most$") as error:
+        Warehouse(tmp_path).trace(name)
+    assert len(str(error.value)) < 300
