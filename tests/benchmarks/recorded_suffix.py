@@ -5,24 +5,30 @@
 Two peers walk the same requests: `simulator`, the core loop of arctic-inference's own simulator as shipped, and
 `tight`, the fewest Python steps over its cache that vLLM's rules allow. Prints one JSON object: per shape the ratios
 (CPU time, medians; the peers run once) and whether each step's drafted and accepted equal the tight loop's; the growth
-with the prompt; 24 settings in one pass against one; memory; and how many random proposals were compared id for id and
-score for score. Rates depend on the machine and on what else runs on it; ratios much less.
+with the prompt; 24 settings in one pass against one; memory; how many random proposals were compared id for id and
+score for score; and two processes against one on the same two replicas' requests (`two_against_one`; `spin` is the
+same of a bare loop, which is what the machine had to give). Rates depend on the machine and on what else runs on it;
+ratios much less.
 """
 
 import argparse
 import json
+import multiprocessing
 import random
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from arctic_inference.suffix_decoding import SuffixDecodingCache
 from arctic_inference.suffix_decoding.simulator import suffix_decode
 
+from pipeline.history import parts
 from replay.recorded.suffix_walk import Setting, SuffixCache, proposals, walk_suffix
 from replay.requests import Requests
+from schemas.history import History
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpus import SHAPES, corpus, mixed
@@ -134,6 +140,63 @@ def random_parity(rounds, seed=0):
     return {"proposals": done, "mismatches": mismatches}
 
 
+def replica_work(scale):
+    """What each of two replicas does: its share of the mix, round robin, from an empty tree of its own."""
+    mix = mixed({shape: max(2, round(n * scale)) for shape, n in MIX.items()})
+    replicas = parts(mix.meta, History(replicas=2, routing="round_robin"))
+    return [partial(ours, mix.take(rows)) for rows in replicas.values()]
+
+
+def spin_work(_):
+    return [lambda: sum(1 for _ in range(2_000_000))] * 2
+
+
+def worker(make, scale, orders):
+    """Does the work of the replicas it is told, as often as it is told; answers with the processor time of each."""
+    work = make(scale)
+    for one in work:
+        one()  # compile
+    orders.send(None)
+    for replicas, times in iter(orders.recv, None):
+        orders.send([sum(timed(work[replica])[0] for _ in range(times)) for replica in replicas])
+
+
+def two_against_one(make, scale, repeats, seconds=1.5):
+    """How many times faster two processes with one replica each are than one with both; alternating, medians.
+
+    `wall` by the clock; `cpu` as if each process had a core to itself and both shares were equal; `balance`, what the
+    shares' sizes allow by the clock.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(2)]
+    crew = [context.Process(target=worker, args=(make, scale, there)) for _, there in pipes]
+    for process in crew:
+        process.start()
+    orders = [here for here, _ in pipes]
+    for here in orders:
+        here.recv()
+
+    def told(*shares, times):
+        start = time.perf_counter()
+        for here, replicas in zip(orders, shares, strict=False):
+            here.send((replicas, times))
+        spent = [seconds for here, _ in zip(orders, shares, strict=False) for seconds in here.recv()]
+        return time.perf_counter() - start, np.array(spent)
+
+    times = max(1, round(seconds / told([0, 1], times=1)[0]))
+    runs = []
+    for _ in range(repeats):
+        alone, spent = told([0, 1], times=times)
+        together, beside = told([0], [1], times=times)
+        runs.append((alone / together, (spent / beside).sum(), spent.sum() / spent.max()))
+    for here, process in zip(orders, crew, strict=True):
+        here.send(None)
+        process.join()
+    return {
+        name: round(float(x), 2) for name, x in zip(("wall", "cpu", "balance"), np.median(runs, axis=0), strict=True)
+    }
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--scale", type=float, default=1.0, help="share of the corpus' requests")
@@ -174,6 +237,9 @@ def main():
         walk_suffix(mix, [SETTING], capped)
         held.append(capped.memory().allocated_bytes)
     report["memory_capped_at_20_requests"] = {"allocated_bytes": held, "evictions": capped.memory().evictions}
+    report["two_processes"] = two_against_one(replica_work, options.scale, options.repeats) | {
+        "spin": two_against_one(spin_work, options.scale, options.repeats)
+    }
     report["random_parity"] = random_parity(options.rounds)
     print(json.dumps(report, indent=2))
 

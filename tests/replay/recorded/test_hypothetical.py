@@ -143,7 +143,7 @@ def compared(trace, config, strides, limited=False):
     `strides`: most candidates kept at a step, taken in turn: another proposer's word, or none. Returns the looks.
     """
     requests, config = Requests.from_lists(*zip(*trace, strict=True)), effective({"method": "suffix"} | config)
-    limit = max(len(prompt) + len(output) for prompt, output, _ in trace) + 2 if limited else NO_LIMIT
+    limit = max(len(prompt) + len(output) for prompt, output, _ in trace) if limited else NO_LIMIT
     look, ingest = suffix_look(requests, config, limit)
     expected_look, expected_ingest = arctic_look(config, limit)
     looks = []
