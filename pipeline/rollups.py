@@ -20,7 +20,7 @@ def rollups(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
             schemas.
 
     Returns:
-        `rollup_steps` and `rollup_groups`, in their schemas; rows in no particular order.
+        Those of `schemas.tables.ROLLUPS`, in their schemas; rows in no particular order.
     """
     with duckdb.connect(":memory:") as con:
         con.execute("SET threads = 1")  # a worker has one core, and sums in one order
@@ -28,7 +28,12 @@ def rollups(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         for name, table in (("requests", tables["requests"]), ("decode_steps", tables.get("decode_steps"))):
             con.register(f"given_{name}", DECODE_STEPS.empty_table() if table is None else table)
             con.execute(f"CREATE VIEW raw.{name} AS SELECT '' AS run, * FROM given_{name}")
-        made = {"rollup_groups": rollup_sql("rollup_groups"), "rollup_steps": _counted(rollup_sql("rollup_steps"))}
+        con.execute(f"CREATE TABLE raw.rollup_steps AS {_counted(rollup_sql('rollup_steps'))}")
+        made = {
+            "rollup_steps": "FROM raw.rollup_steps",
+            "rollup_histogram": _counted(rollup_sql("rollup_histogram")),
+            "rollup_groups": rollup_sql("rollup_groups"),
+        }
         return {
             name: con.sql(made[name]).to_arrow_table().select(schema.names).cast(schema)
             for name, schema in ROLLUPS.items()

@@ -1,13 +1,15 @@
 """Opens the SQL views over the committed files of a warehouse, read-only, in DuckDB without a database file.
 
 Knows how a file becomes a relation (`files.<table>`, typed, with the run taken from the path as text) and which shards
-have rollups; what a view means stands in `sql/NN_name.sql`. Computes no number itself.
+have rollups; what a view means stands in `sql/NN_name.sql`, and for the user's own in `views/*.sql` of a warehouse in a
+folder: one CREATE VIEW each, opened after ours in order of file name. Computes no number itself.
 """
 
 import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files as package_files
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -30,6 +32,8 @@ _SQL_TYPES = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
 }
 # The whole name between `run=` and the next slash, as written: hive partitioning would decode % and guess types.
+# Not OR REPLACE, TEMP or another schema: a view of theirs must not stand in for one of ours.
+_OWN_VIEW = re.compile(r'(\s*--[^\n]*\n)*\s*CREATE\s+VIEW\s+(?!IF\s)(\w+|"[^"]+")\s*(\(|AS\b)', re.IGNORECASE)
 _RUN_OF_PATH = r"regexp_extract(filename, '/run=([^/]*)/[^/]*$', 1)"
 
 
@@ -43,11 +47,15 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connecti
         runs: only these runs; None = all.
 
     Raises:
-        InputError: a committed file is missing or no Parquet; one line that names it.
+        InputError: a committed file is missing or no Parquet, or a view of the user's own is wrong; one line that
+            names it.
     """
+    return _open(*warehouse.snapshot(runs), _own_views(warehouse))
+
+
+def _open(records: Sequence[RunRecord], shards: Sequence[dict[str, str]], own: dict[Path, str]) -> Connection:
     con = duckdb.connect(":memory:")
     try:
-        records, shards = warehouse.snapshot(runs)
         con.execute(_statements(records, shards))
         allowed = [path for shard in shards for path in shard.values()]
         con.execute(f"SET allowed_paths = [{', '.join(map(_quoted, allowed))}]")
@@ -56,6 +64,12 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connecti
     except duckdb.Error as error:
         con.close()
         raise InputError(f"the warehouse cannot be opened: {_one_line(error)}") from None
+    for path, sql in own.items():  # locked down: they read what a SELECT may read
+        try:
+            con.execute(sql)
+        except duckdb.Error as error:
+            con.close()
+            raise InputError(f"{path}: {_one_line(error)}") from None
     return con
 
 
@@ -81,12 +95,21 @@ def init_sql(warehouse: Warehouse, runs: Sequence[str] | None = None) -> str:
     """Statements that give the same views to a plain local `duckdb`: a snapshot of what is committed now.
 
     The paths in them are absolute; files committed later are not seen.
+
+    Raises:
+        InputError: a view of the user's own is wrong; one line that names its file.
     """
-    return _statements(*warehouse.snapshot(runs))
+    records, shards = warehouse.snapshot(runs)
+    own = _own_views(warehouse)
+    if own:
+        _open(records, shards, own).close()  # a plain duckdb would let them read anything
+    return _statements(records, shards) + "".join(f"{sql.strip().removesuffix(';')}\n;\n" for sql in own.values())
 
 
 def rollup_sql(name: str) -> str:
     """The SELECT that makes a rollup of `raw.decode_steps` and `raw.requests`; its columns: `run`, then the schema's.
+
+    `rollup_histogram` is made of `raw.rollup_steps`.
 
     Args:
         name: one of `schemas.tables.ROLLUPS`.
@@ -100,10 +123,12 @@ def _statements(records: Sequence[RunRecord], shards: Sequence[dict[str, str]]) 
     parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;", "CREATE SCHEMA raw;"]
     parts += [_view(f"files.{name}", _select(name, shards)) for name in plain]
     parts += [_view(f"raw.{name}", _select(name, without)) for name in plain]
+    # A shard that was committed without rollups, or without the histogram, is summed up when it is asked for.
+    older = [shard for shard in shards if "rollup_histogram" not in shard and "rollup_steps" in shard]
+    parts.append(_view("raw.rollup_steps", _union(_select("rollup_steps", older), "rollup_steps", bool(without))))
     for name in ROLLUPS:
-        # a shard that was committed without rollups is summed up when it is asked for
-        made = [f"({rollup_sql(name)})"] if without else []
-        parts.append(_view(f"files.{name}", "\nUNION ALL BY NAME\n".join([_select(name, shards), *made])))
+        made = bool(without or (older and name == "rollup_histogram"))
+        parts.append(_view(f"files.{name}", _union(_select(name, shards), name, made)))
     parts += [_runs_table(records), _baseline_keys()]
     folder = package_files("pipeline.sql")
     parts += [
@@ -112,6 +137,33 @@ def _statements(records: Sequence[RunRecord], shards: Sequence[dict[str, str]]) 
         if re.fullmatch(r"\d\d_\w+\.sql", file.name)
     ]
     return "\n".join(part.strip() for part in parts) + "\n"
+
+
+def _own_views(warehouse: Warehouse) -> dict[Path, str]:
+    """The user's own views by file, in order of name.
+
+    Raises:
+        InputError: a file is something else than one CREATE VIEW.
+    """
+    found = {}
+    for path in sorted((warehouse.root / "views").glob("*.sql")):
+        try:
+            sql = path.read_text("utf-8-sig")
+            statements = duckdb.extract_statements(sql)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from None
+        except duckdb.Error as error:
+            raise InputError(f"{path}: {_one_line(error)}") from None
+        if len(statements) != 1 or not _OWN_VIEW.match(sql):
+            raise InputError(
+                f"{path}: must be one CREATE VIEW name AS SELECT …, with nothing but -- comments before it"
+            )
+        found[path] = sql
+    return found
+
+
+def _union(committed: str, rollup: str, made: bool) -> str:
+    return f"{committed}\nUNION ALL BY NAME\n({rollup_sql(rollup)})" if made else committed
 
 
 def _view(name: str, select: str) -> str:

@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 from pipeline import commit, parquet, remote, removal, tracefiles
 from pipeline.tracefiles import TraceInfo
 from schemas.errors import EnvironmentProblem, InputError, LockedError
-from schemas.tables import ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
+from schemas.tables import ROLLUP_HISTOGRAM, ROLLUP_STEPS, RUN_TABLES, SCHEMA_VERSION
 
 _ORDER = {  # requests first: decode steps follow their order
     "requests": ("proposer", "concurrency", "workload", "session_id", "request"),
     "decode_steps": ("proposer", "concurrency", "request", "step"),
     "engine_steps": ("proposer", "concurrency", "engine_step"),
     "rollup_steps": tuple(ROLLUP_STEPS.names),
+    "rollup_histogram": tuple(ROLLUP_HISTOGRAM.names),
     "rollup_groups": ("proposer", "concurrency", "scope", "workload", "tenant"),
 }
 _DELTA = {"request", "step", "engine_step"}

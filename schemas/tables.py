@@ -156,6 +156,9 @@ ROLLUP_STEPS = _table(
     steps=_must(pa.int64(), "verified decode steps like that"),
 )
 
+ROLLUP_HISTOGRAM = pa.schema([field for field in ROLLUP_STEPS if field.name not in ("day", "bucket")])
+"""`ROLLUP_STEPS` summed over days and buckets: what totals are read from."""
+
 _RATIOS = "coverage acceptance_rate mean_acceptance_length tokens_per_step".split()
 _SUMS = (
     "requests empty_outputs prompt_tokens output_tokens steps rounds drafted accepted emitted overrun "
@@ -182,7 +185,7 @@ ROLLUP_GROUPS = _table(
     **{name: _must(pa.float64(), "sum over sessions of that product of steps S, R, D, C, E") for name in _MOMENTS},
 )
 
-ROLLUPS = {"rollup_steps": ROLLUP_STEPS, "rollup_groups": ROLLUP_GROUPS}
+ROLLUPS = {"rollup_steps": ROLLUP_STEPS, "rollup_histogram": ROLLUP_HISTOGRAM, "rollup_groups": ROLLUP_GROUPS}
 """What is summed up with each shard, by folder name; made of its other tables, and never needed: they say the same."""
 
 RUN_TABLES = {"decode_steps": DECODE_STEPS, "requests": REQUESTS, "engine_steps": ENGINE_STEPS, **ROLLUPS}

@@ -15,7 +15,7 @@ CREATE VIEW request_summary AS
 WITH baseline AS (
     SELECT run, concurrency, request, any_value(output_digest) AS output_digest
     FROM files.requests
-    WHERE proposer_key IN (SELECT proposer_key FROM files.baseline_keys)
+    WHERE output_digest IS NOT NULL AND proposer_key IN (SELECT proposer_key FROM files.baseline_keys)
     GROUP BY run, concurrency, request
 )
 SELECT

@@ -13,5 +13,5 @@ SELECT
     least(accepted, drafted - filler) AS accepted,
     miss_reason,
     sum(steps)::bigint AS steps
-FROM files.rollup_steps
+FROM files.rollup_histogram
 GROUP BY ALL;

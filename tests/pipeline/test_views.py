@@ -7,9 +7,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from logged_runs import commit, random_run
+from logged_runs import commit, random_run, tables
 from small_traces import config, rows, table
 
+from pipeline.rollups import rollups
 from pipeline.run import replay
 from pipeline.views import connect, init_sql, query
 from pipeline.warehouse import Warehouse
@@ -174,6 +175,79 @@ def test_twenty_threads_see_the_same_numbers(house):
     # averages may differ in the last bit with the order of addition
     columns = [name for name in seen[0].column_names if not name.endswith("_mean")]
     assert all(rows.select(columns) == seen[0].select(columns) for rows in seen)
+
+
+OWN = """-- One row per run: requests of more than a step.
+CREATE VIEW long_requests AS SELECT run, count(*) AS n FROM request_summary WHERE steps > 1 GROUP BY run
+"""
+
+
+def own_view(house, name, sql):
+    (house.root / "views").mkdir(exist_ok=True)
+    path = house.root / "views" / name
+    path.write_bytes(sql.encode() if isinstance(sql, str) else sql)
+    return path
+
+
+def test_views_of_the_users_own_stand_beside_ours(house):
+    own_view(house, "10_long.sql", OWN + "-- and no semicolon")
+    own_view(house, "20_most.sql", "CREATE VIEW most AS (SELECT max(n) AS n FROM long_requests);")
+    (house.root / "views" / "notes.txt").write_text("no view")
+    con = connect(house)
+    counts = query(con, "SELECT run, steps FROM request_summary").to_pylist()
+    wanted = {run: sum(row["run"] == run and row["steps"] > 1 for row in counts) for run in ("007", "2A1")}
+    assert {r["run"]: r["n"] for r in query(con, "SELECT * FROM long_requests").to_pylist()} == wanted
+    assert query(con, "SELECT n FROM most")["n"].to_pylist() == [max(wanted.values())]
+    local = duckdb.connect()
+    local.execute(init_sql(house))
+    assert dict(local.sql("SELECT run, n FROM long_requests").fetchall()) == wanted
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        "SELECT 1",
+        "-- CREATE VIEW x AS SELECT 1",
+        "CREATE TABLE x AS SELECT 1",
+        "/* /* */ CREATE VIEW x AS SELECT 1 */ CREATE TABLE x AS SELECT 1",
+        "CREATE OR REPLACE VIEW proposer_summary AS SELECT 1",
+        "CREATE TEMP VIEW proposer_summary AS SELECT 1",
+        "CREATE VIEW temp.proposer_summary AS SELECT 1",
+        "CREATE VIEW files.mine AS SELECT 1",
+        "CREATE VIEW proposer_summary AS SELECT 1",
+        "CREATE VIEW IF NOT EXISTS proposer_summary AS SELECT 1",
+        "CREATE VIEW x AS SELECT 1; COPY (SELECT 1) TO '{root}/x.csv'",
+        "CREATE VIEW x AS SELECT * FROM read_text('/etc/passwd')",
+        "CREATE VIEW x AS SELECT * FROM read_text('{root}/runs/007/plan.json')",
+        "CREATE VIEW x AS SELECT nothing FROM proposer_summary",
+        "CREATE VIEW x AS SELECT",
+        "COPY (SELECT 1) TO '{root}/x.csv'",
+        b"CREATE VIEW x AS SELECT '\xff'",
+    ],
+)
+@pytest.mark.parametrize("opened", [connect, init_sql])
+def test_a_wrong_view_of_the_users_own_is_one_line_that_names_it(house, sql, opened):
+    path = own_view(house, "mine.sql", sql.format(root=house.root) if isinstance(sql, str) else sql)
+    before = {p: p.read_bytes() for p in house.root.rglob("*") if p.is_file()}
+    with pytest.raises(InputError) as error:
+        opened(house)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert {p: p.read_bytes() for p in house.root.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("left", [(), ("rollup_steps", "rollup_groups")])
+def test_older_shards_without_newer_rollups_say_the_same(tmp_path, left):
+    new, old, run = Warehouse(tmp_path / "new"), Warehouse(tmp_path / "old"), random_run(3, requests=40)
+    commit(new, "r", run)
+    for number, (proposer, requests) in enumerate(run.requests.items()):
+        made = tables(run, proposer, requests)
+        old.commit_shard("r", f"{number:04d}", made | {name: rollups(made)[name] for name in left})
+    for view in ("step_histogram", "position_summary", "length_summary", "miss_reasons"):
+        asked = [query(connect(house), f"SELECT * FROM {view} ORDER BY ALL") for house in (new, old)]
+        assert asked[0].num_rows > 0
+        assert asked[0] == asked[1]
 
 
 def test_parameters_are_values_not_sql(house):
