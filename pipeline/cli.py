@@ -41,7 +41,9 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except SpecreplayError as error:
-        print(f"specreplay: {error}", file=sys.stderr)
+        from pipeline.output import plain
+
+        print(f"specreplay: {plain(str(error))}", file=sys.stderr)  # a log's names and a library's words stay one line
         sys.exit(error.exit_code)
     except OSError as error:
         # mostly stdout on a full disk or into a closed pipe; what is still in its buffer must not be tried again

@@ -18,6 +18,10 @@ from schemas.errors import InputError
 FORMATS = ("table", "json", "csv", "markdown", "parquet")
 
 
+_AT_ONCE = 10_000
+"""Rows that are Python objects at one time, at some hundred bytes a value."""
+
+
 def write(rows: pa.Table, format_: str) -> None:
     """Print a table of rows on stdout; NULL is null in JSON, empty in CSV, n/a for people.
 
@@ -30,13 +34,15 @@ def write(rows: pa.Table, format_: str) -> None:
     if format_ == "table":
         print_table(rows.column_names, rows.to_pylist())
     elif format_ == "json":
-        print(json.dumps(_finite(rows.to_pylist()), default=str))
+        for number, some in enumerate(rows.to_batches(_AT_ONCE)):
+            said = json.dumps(_finite(some.to_pylist()), default=str)[1:-1]
+            sys.stdout.write(("[" if number == 0 else ", ") + said)
+        print("]" if rows.num_rows else "[]")
     elif format_ == "csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
+        writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(rows.column_names)
-        writer.writerows(["" if v is None else v for v in row.values()] for row in rows.to_pylist())
-        sys.stdout.write(out.getvalue())
+        for some in rows.to_batches(_AT_ONCE):
+            writer.writerows(["" if v is None else v for v in row.values()] for row in some.to_pylist())
     elif format_ == "markdown":
         print(markdown(rows.column_names, rows.to_pylist()))
     elif format_ == "parquet":

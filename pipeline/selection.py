@@ -9,6 +9,7 @@ from datetime import date
 import numpy as np
 import pyarrow as pa
 
+from pipeline.output import plain
 from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from schemas.config import TraceSection
@@ -16,6 +17,8 @@ from schemas.errors import InputError
 from schemas.tables import NO_GROUP
 
 _DAY_US = 86_400_000_000
+_NAMED = 20
+"""Names that an error lists."""
 
 
 def select(meta: pa.Table, section: TraceSection) -> np.ndarray:
@@ -34,7 +37,9 @@ def select(meta: pa.Table, section: TraceSection) -> np.ndarray:
     for column in ("workload", "tenant"):
         if wanted := getattr(section, column):
             values = np.array(meta.column(column).fill_null(NO_GROUP).to_pylist(), object)
-            known = ", ".join(sorted(set(values[keep])))
+            names = sorted(set(values[keep]))
+            known = ", ".join(plain(name, 60) for name in names[:_NAMED])
+            known += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             keep = _narrow(keep, np.isin(values, wanted), section, f"{column} = {wanted!r}", f"there are: {known}")
     arrival = meta.column("arrival").cast(pa.int64())
     known_arrival = arrival.is_valid().to_numpy()

@@ -57,3 +57,13 @@ def test_a_name_stays_on_its_line_and_cannot_speak_to_the_terminal(capsys):
         assert "a\\n" in said and "b\\x1b[31m" in said
     write(table, "csv")
     assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1] == ["a\n|b\x1b[31m", "1"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 9_999, 10_000, 10_001, 30_000])
+def test_rows_are_written_in_pieces_as_one(capsys, count):
+    table = rows(f"SELECT range AS a, 'x' AS b FROM range({count})")
+    wanted = [{"a": i, "b": "x"} for i in range(count)]
+    write(table, "json")
+    assert json.loads(capsys.readouterr().out) == wanted
+    write(table, "csv")
+    assert [{**row, "a": int(row["a"])} for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == wanted

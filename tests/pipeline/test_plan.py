@@ -190,3 +190,12 @@ def test_planning_reads_no_token_ids(warehouse):
         select(warehouse.read_trace("small", columns), TraceSection()).tolist()
         == select(table(DATA), TraceSection()).tolist()
     )
+
+
+def test_what_there_is_to_choose_from_fits_a_line(tmp_path):
+    warehouse = Warehouse(tmp_path)
+    data = [row | {"tenant": f"t{i:02}\n{'x' * 500}"} for i, row in enumerate(rows(30))]
+    warehouse.write_trace("odd", [table(data)])
+    with pytest.raises(InputError, match=r"there are: t00\\nx+…x+, t01.* and 10 more$") as error:
+        plan(config(trace={"name": "odd", "tenant": ["nobody"]}), warehouse)
+    assert len(str(error.value)) < 1500
