@@ -42,6 +42,8 @@ def open_app(monkeypatch):
         """AppTest forgets before every run that app.py uses st.navigation, and would run a page without its frame."""
 
     monkeypatch.setattr(app_test, "PagesManager", OnlyNavigation)
+    # AppTest leaves the app behind as __main__, which every process that a later test spawns would then run.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def start(root) -> AppTest:
         st.cache_data.clear()
