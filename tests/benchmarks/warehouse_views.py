@@ -82,7 +82,7 @@ def _array(values, field: pa.Field) -> pa.Array:
 def fill(house: Warehouse, run: str, steps: int, rolled: bool) -> dict[str, float]:
     """Commit a run of about `steps` steps over all proposers; what it took, in seconds."""
     rng, took = np.random.default_rng(1), {"commit_s": 0.0, "rollup_s": 0.0}
-    house.write_plan(
+    plan = house.write_plan(
         run, {"trace": {"name": "synthetic"}, "engine": {"kind": "recorded"}, "started": "2026-11-29T00:00:00Z"}
     )
     for number, proposer in enumerate(PROPOSERS):
@@ -96,8 +96,12 @@ def fill(house: Warehouse, run: str, steps: int, rolled: bool) -> dict[str, floa
             start = time.perf_counter()
             house.commit_shard(run, f"{number}-{part:04d}", made | extra)
             took["commit_s"] += time.perf_counter() - start
-    house.write_done(run, {"status": "complete", "reconciled": None, "shards": house.committed(run)})
+    house.write_done(run, _done(house, run, plan))
     return took
+
+
+def _done(house: Warehouse, run: str, plan: dict) -> dict:
+    return {"status": "complete", "reconciled": None, "shards": house.committed(run), "plan": plan}
 
 
 def without_rollups(house: Warehouse) -> Warehouse:
@@ -139,9 +143,9 @@ def opening(folder: Path, runs: int) -> dict:
     made |= rollups(made)
     for i in range(runs):
         run = f"r{i:05d}" if i else "big"
-        house.write_plan(run, {"trace": {"name": "t"}, "started": f"2026-11-29T00:00:{i % 60:02d}Z"})
+        plan = house.write_plan(run, {"trace": {"name": "t"}, "started": f"2026-11-29T00:00:{i % 60:02d}Z"})
         house.commit_shard(run, "0", made)
-        house.write_done(run, {"status": "complete", "reconciled": None, "shards": house.committed(run)})
+        house.write_done(run, _done(house, run, plan))
     start = time.perf_counter(), time.process_time()
     con = connect(house)
     took = [round(time.perf_counter() - start[0], 3), round(time.process_time() - start[1], 3)]
