@@ -68,6 +68,12 @@ def config(
     return parse(data, Path("test.toml"))
 
 
+def without_clock(document: dict) -> dict:
+    """A plan.json or done.json without what comes from the clock."""
+    left = {key: value for key, value in document.items() if key not in ("started", "ended")}
+    return left | {"plan": without_clock(left["plan"])} if "plan" in left else left
+
+
 def contents(root: Path) -> dict[str, bytes | dict]:
     """Every file below a warehouse but locks: bytes, and of plan and done what does not come from the clock.
 
@@ -79,11 +85,7 @@ def contents(root: Path) -> dict[str, bytes | dict]:
         if path.is_dir() or name.startswith(".") or "#" in path.name:
             continue
         if path.name in ("plan.json", "done.json"):
-            document = json.loads(path.read_bytes())
-            for part in (document, document.get("plan", {})):
-                part.pop("started", None)
-                part.pop("ended", None)
-            out[name] = document
+            out[name] = without_clock(json.loads(path.read_bytes()))
         else:
             out[name] = path.read_bytes()
     return out
