@@ -30,6 +30,7 @@ _SQL_TYPES = {
     pa.float64(): "DOUBLE",
     pa.date32(): "DATE",
     pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
+    pa.list_(pa.int32()): "INTEGER[]",
 }
 # The whole name between `run=` and the next slash, as written: hive partitioning would decode % and guess types.
 # Not OR REPLACE, TEMP or another schema: a view of theirs must not stand in for one of ours.
@@ -119,7 +120,7 @@ def rollup_sql(name: str) -> str:
 
 def _statements(records: Sequence[RunRecord], shards: Sequence[dict[str, str]]) -> str:
     plain = [name for name in RUN_TABLES if name not in ROLLUPS]
-    without = [shard for shard in shards if "rollup_groups" not in shard]
+    without = [shard for shard in shards if "requests" in shard and "rollup_groups" not in shard]
     parts = ["SET GLOBAL TimeZone = 'UTC';", "CREATE SCHEMA files;", "CREATE SCHEMA raw;"]
     parts += [_view(f"files.{name}", _select(name, shards)) for name in plain]
     parts += [_view(f"raw.{name}", _select(name, without)) for name in plain]

@@ -139,6 +139,23 @@ ENGINE_STEPS = _table(
     draft_us=_must(pa.int32(), "proposing the next candidates"),
 )
 
+OUTPUTS = _table(
+    **_UNIT,
+    request=_must(pa.int32(), "position of the request in the run, from 0; joins requests"),
+    output_token_ids=_must(_ids, "what the engine put out; live only, for recorded replay the trace has them"),
+    cut_token_ids=_must(_ids, "what its last step put out past the cut, thrown away (overrun)"),
+)
+
+OUTPUT_DIFFERENCES = _table(
+    **_UNIT,
+    request=_must(pa.int32(), "position of the request in the run, from 0; a greedy one whose output is not none's"),
+    position=_must(pa.int32(), "first token of the output that differs, from 1"),
+    baseline_token=_may(pa.int32(), "what none put out there; NULL = its output had ended"),
+    token=_may(pa.int32(), "what this proposer put out there; NULL = its output had ended"),
+    baseline_logprob=_may(pa.float64(), "log-probability of baseline_token by one plain forward; NULL without a token"),
+    logprob=_may(pa.float64(), "log-probability of token by the same forward; NULL without a token"),
+)
+
 _GROUP = dict(
     workload=_must(_name, "as in the trace; (none) where it names none"),
     tenant=_must(_name, "as in the trace; (none) where it names none"),
@@ -188,5 +205,12 @@ ROLLUP_GROUPS = _table(
 ROLLUPS = {"rollup_steps": ROLLUP_STEPS, "rollup_histogram": ROLLUP_HISTOGRAM, "rollup_groups": ROLLUP_GROUPS}
 """What is summed up with each shard, by folder name; made of its other tables, and never needed: they say the same."""
 
-RUN_TABLES = {"decode_steps": DECODE_STEPS, "requests": REQUESTS, "engine_steps": ENGINE_STEPS, **ROLLUPS}
+RUN_TABLES = {
+    "decode_steps": DECODE_STEPS,
+    "requests": REQUESTS,
+    "engine_steps": ENGINE_STEPS,
+    "outputs": OUTPUTS,
+    "output_differences": OUTPUT_DIFFERENCES,
+    **ROLLUPS,
+}
 """The tables a run's shard may hold, by folder name."""
