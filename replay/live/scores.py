@@ -1,4 +1,4 @@
-"""What the target itself thinks of given tokens: one forward over a context without speculation, in the engine's process.
+"""What the target thinks of given tokens: one forward over a context without speculation, in the engine's process.
 
 Tells a near-tie, which another shape of a batch can flip, from a token that the target would never have put out.
 Knows nothing of proposers or outputs.
