@@ -69,7 +69,8 @@ def proposers(run: str, workload: str | None = ALL, tenant: str | None = ALL) ->
     return select(
         "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency "
         "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
-        "ON cost.run = summary.run AND cost.proposer = summary.proposer AND ? "
+        "ON cost.run = summary.run AND cost.proposer = summary.proposer "
+        "AND cost.concurrency = summary.concurrency AND ? "
         "WHERE summary.run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
         "ORDER BY tokens_per_step DESC NULLS LAST, summary.proposer",
         whole,

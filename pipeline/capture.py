@@ -56,7 +56,9 @@ def capture(
     none = Proposer(name="none", config=settings, key=proposer_key(settings, config.engine.runner))
     tail = max((p.config.get("num_speculative_tokens", 0) for p in config.proposer), default=0) + 1
     tail = tail if tail > 1 else DEFAULT_TAIL
-    planned = plan(config.model_copy(update={"proposer": [none]}), warehouse)
+    engine = config.engine.at(max(config.engine.concurrencies)).model_copy(update={"pace": "closed", "speed": 1.0})
+    config = config.model_copy(update={"engine": engine, "proposer": [none]})
+    planned = plan(config, warehouse)
     origin = hashlib.sha256(f"capture {planned.run} tail {tail}".encode()).hexdigest()[:16]
     with warehouse.lock(f"capture-{trace_name}"):
         there = next((trace for trace in warehouse.traces() if trace.name == trace_name), None)

@@ -33,7 +33,7 @@ def labels(planned: Plan, warehouse: Warehouse) -> dict[str, dict[str, str]]:
             sampling=engine.sampling or None,
             max_model_len=None if config.trace.max_model_len == "none" else config.trace.max_model_len,
             # Recorded replay walks one sequence at a time, and its rows say so, unless the config asks for more.
-            concurrency=engine.concurrency if "concurrency" in engine.model_fields_set else 1,
+            concurrency=max(engine.concurrencies) if "concurrency" in engine.model_fields_set else 1,
             runner=engine.runner,
         )
         if proposer.history is not None:

@@ -1,4 +1,6 @@
-"""What a replay will do: which requests, in which order, cut into which units (proposer × shard), under which run id.
+"""What a replay will do: which requests, in which order, cut into which units, under which run id.
+
+A unit is a proposer × a concurrency × a shard.
 
 Reads the trace's light columns only, so that planning is cheap at any size. Starts no engine and writes nothing.
 """
@@ -8,6 +10,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,6 +48,8 @@ class Unit:
     positions: np.ndarray
     prompt_tokens: int
     output_tokens: int
+    concurrency: int = 1
+    """Sequences in flight at once; 1 for recorded replay."""
     warm_trace: str | None = None
     """Trace whose rows `warm` (int64, in order) are served first and not counted; None = nothing is."""
     warm: np.ndarray = field(default_factory=lambda: _NO_ROWS)
@@ -94,6 +99,7 @@ class Plan:
                 {
                     "shard": unit.shard,
                     "proposer": unit.proposer.name,
+                    **({"concurrency": unit.concurrency} if self.live else {}),
                     "requests": len(unit.rows),
                     "prompt_tokens": unit.prompt_tokens,
                     "output_tokens": unit.output_tokens,
@@ -109,7 +115,8 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
 
     Raises:
         InputError: no such trace; no proposer, or one that recorded replay cannot follow; a filter leaves nothing (says
-            which); or the trace lacks what the engine needs (recorded: output ids; live: prompt ids).
+            which); or the trace lacks what the engine needs (recorded: output ids; live: prompt ids, and arrival times
+            where the config's pace follows them).
     """
     trace = warehouse.trace(config.trace.name)
     if not config.proposer:
@@ -134,6 +141,8 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
                 "capture them first (specreplay capture), or replay live"
             )
     chosen = meta.take(pa.array(rows))
+    if config.engine.pace == "arrival":
+        arrivals(chosen, trace.name)
     lengths = {
         column: chosen.column(column).fill_null(0).to_numpy().astype(np.int64)
         for column in ("prompt_tokens", "output_tokens")
@@ -144,17 +153,21 @@ def plan(config: ReplayConfig, warehouse: Warehouse) -> Plan:
         if history is not None and history.warm_with is not None
     }
     units = []
+    each = config.engine.concurrencies if live else (1,)
     for number, proposer in enumerate(config.proposer):
         before = warm.get(proposer.history)
-        for i, (part, positions) in enumerate(_parts(proposer, chosen, config)):
+        parted = list(_parts(proposer, chosen, config))
+        for concurrency, (i, (part, positions)) in product(each, enumerate(parted)):
+            of = f"c{concurrency}-" if len(each) > 1 else ""
             units.append(
                 Unit(
-                    shard=f"{number:02d}-{_slug(proposer.name)}-{i:05d}",
+                    shard=f"{number:02d}-{_slug(proposer.name)}-{of}{i:05d}",
                     proposer=proposer,
                     rows=rows[positions],
                     positions=positions,
                     prompt_tokens=int(lengths["prompt_tokens"][positions].sum()),
                     output_tokens=int(lengths["output_tokens"][positions].sum()),
+                    concurrency=concurrency,
                     warm_trace=before.trace.name if before else None,
                     warm=before.rows.get(part, _NO_ROWS) if before and part else _NO_ROWS,
                 )
@@ -204,6 +217,31 @@ def _warm(
     if same:
         refuse_overlap(trace.name, rows, counted, of)
     return Warm(trace, {part: rows[at] for part, at in parts(meta.take(pa.array(rows)), history).items()})
+
+
+def arrivals(requests: pa.Table, trace: str) -> np.ndarray:
+    """When each request arrived, in µs since the first of them (int64).
+
+    Args:
+        requests: columns request_id, arrival and arrival_offset_us.
+        trace: its name, for errors.
+
+    Raises:
+        InputError: one does not say when, by the same clock as the others; names it.
+    """
+    lacks = {}
+    for column in ("arrival", "arrival_offset_us"):
+        lacks[column] = requests.column(column).is_null().to_numpy()
+        if not lacks[column].any():
+            when = requests.column(column).cast(pa.int64()).to_numpy()
+            return when - when.min()
+    neither = np.flatnonzero(np.logical_and(*lacks.values()))
+    first = int(neither[0] if len(neither) else np.flatnonzero(lacks["arrival"])[0])
+    said = "does not say when it arrived" if len(neither) else "has an offset where others have a time of arrival"
+    raise InputError(
+        f"trace {trace}: request {requests.column('request_id')[first].as_py()!r} {said}, "
+        'which pace = "arrival" needs; take pace = "closed"'
+    )
 
 
 def shards(sessions: Sequence[str | None], size: int) -> list[np.ndarray]:
@@ -257,7 +295,8 @@ def _engine(config: ReplayConfig) -> dict[str, Any]:
     if engine.kind == "recorded":
         own = {"kind": engine.kind, "runner": engine.runner, "model": engine.model}
         return own if engine.dtype is None else own | {"dtype": engine.dtype}
-    return engine.model_dump(mode="json")
+    default = {"pace", "speed"} if engine.pace == "closed" else set()  # as before there was a choice: same run id
+    return engine.model_dump(mode="json", exclude=default)
 
 
 def _run_id(config: ReplayConfig, trace: TraceInfo, versions: dict[str, str], warm: dict[str, str]) -> str:

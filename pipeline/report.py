@@ -84,7 +84,7 @@ def report(con: Connection, run: str | None = None) -> Report:
         "kv_cache_tokens, max_concurrency, "
         "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, label, reason, history, trees, "
         "warm_requests, cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions, bytes_per_cached_token "
-        "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer) "
+        "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer, concurrency) "
         "LEFT JOIN proposer_settings USING (run, proposer) WHERE run = ? "
         "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],

@@ -117,11 +117,12 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
     committed = warehouse.committed(run)
     counts = {unit.shard: len(unit.rows) if unit.shard in committed else 0 for unit in planned.units}
     shards: dict[str, list[str]] = {}
+    each = {unit.concurrency for unit in planned.units}
     for unit in planned.units:
         shards.setdefault(unit.proposer.name, []).append(unit.shard)
 
     def tell(proposer: str) -> None:
-        report(proposer, sum(counts[shard] for shard in shards[proposer]), planned.requests)
+        report(proposer, sum(counts[shard] for shard in shards[proposer]), planned.requests * len(each))
 
     def advance(job: Job, count: int) -> None:
         for unit in job.units:  # done one after the other
@@ -189,8 +190,11 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
     known = labels(planned, warehouse)
     proposers: dict[str, dict] = {p.name: {"key": p.key} | known[p.name] for p in planned.config.proposer}
     trees: dict[str, list[dict]] = {}
+    several = len({unit.concurrency for unit in planned.units}) > 1
     for unit in planned.units:
         entry = proposers[unit.proposer.name]
+        if several:
+            entry = entry.setdefault("concurrencies", {}).setdefault(str(unit.concurrency), {})
         if unit.shard in mine:
             facts = mine[unit.shard]["facts"]
             entry |= facts.get("engine", {})
@@ -199,7 +203,7 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
                 trees.setdefault(unit.proposer.name, []).append(facts["tree"])
     for name, found in trees.items():
         proposers[name]["tree"] = total(found)
-    checked = [entry["reconciliation"]["ok"] for entry in proposers.values() if "reconciliation" in entry]
+    checked = [entry["reconciliation"]["ok"] for _, entry in _engines(proposers) if "reconciliation" in entry]
     reconciled = not any(unit["mismatch"] for unit in failed.values()) and all(checked)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -214,13 +218,22 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
     }
 
 
+def _engines(proposers: dict[str, dict]) -> list[tuple[str, dict]]:
+    """What done.json says of each engine that ran: (which one, facts)."""
+    out = []
+    for name, entry in proposers.items():
+        for concurrency, facts in entry.get("concurrencies", {"": entry}).items():
+            out.append((f"{name!r}" + (f" at concurrency {concurrency}" if concurrency else ""), facts))
+    return out
+
+
 def _outcome(run: str, done: dict, already_done: bool) -> RunOutcome:
     mismatches = [unit["reason"] for unit in done["failed"].values() if unit["mismatch"]]
-    for name, entry in done["proposers"].items():
+    for name, entry in _engines(done["proposers"]):
         for wrong in entry.get("reconciliation", {}).get("mismatches", ()):
             of = f" of request {wrong['request']!r}" if "request" in wrong else ""
             mismatches.append(
-                f"proposer {name!r}: {wrong['counter']}{of} is {wrong['engine']} in the engine, "
+                f"proposer {name}: {wrong['counter']}{of} is {wrong['engine']} in the engine, "
                 f"{wrong['step_log']} in the step log"
             )
     failed = {shard: unit["reason"] for shard, unit in done["failed"].items() if not unit["mismatch"]}

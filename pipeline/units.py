@@ -25,7 +25,7 @@ from schemas.tables import NO_GROUP, REQUESTS
 _FROM_TRACE = ("request_id", "session_id", "turn", "tenant", "workload", "arrival", "prompt_tokens")
 _COLUMNS = (
     "request_id session_id turn sample tenant workload arrival prompt_token_ids output_token_ids tail_token_ids "
-    "prompt_tokens output_tokens sampling finish_reason"
+    "prompt_tokens output_tokens sampling finish_reason arrival_offset_us"
 ).split()
 
 Progress = Callable[[int], None]
@@ -164,13 +164,13 @@ def _suffix(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
 
 def _walked(unit: Unit, requests: Requests, log: StepLog) -> Made:
     columns = {"finish_reason": requests.meta.column("finish_reason")}
-    return tables(unit, requests, log, requests.outputs.lengths, 1, columns), {}
+    return tables(unit, requests, log, requests.outputs.lengths, columns), {}
 
 
 def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
     from replay.live.launch import run_live
 
-    engine, proposer = job.config.engine, job.unit.proposer
+    engine, proposer = job.config.engine.at(job.unit.concurrency), job.unit.proposer
     try:
         result = run_live(requests, engine, proposer, max_model_len=_limit(job.config), progress=progress)
     except ValueError as error:
@@ -182,22 +182,21 @@ def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
         "prefix_cache_hit_tokens": result.prefix_cache_hit_tokens,
         "output_digest": digests(result.outputs, job.run),
     }
-    made = tables(job.unit, requests, result.log, result.outputs.lengths, engine.concurrency, columns)
+    made = tables(job.unit, requests, result.log, result.outputs.lengths, columns)
     made["engine_steps"] = result.engine_steps
     yield made, {"engine": result.engine, "reconciliation": result.reconciliation}
 
 
 def tables(
-    unit: Unit, requests: Requests, log: StepLog, output_tokens: np.ndarray, concurrency: int, columns: dict[str, Any]
+    unit: Unit, requests: Requests, log: StepLog, output_tokens: np.ndarray, columns: dict[str, Any]
 ) -> dict[str, pa.Table]:
     """The unit's `requests` and `decode_steps` tables.
 
     Args:
-        unit: whose proposer and positions they carry.
+        unit: whose proposer, concurrency and positions they carry.
         requests: what was replayed, in the order of `log.request`.
         log: every decode step; for "none" only its prefill filler is read: S = T - 1, and there are no rows.
         output_tokens: T per request, int.
-        concurrency: sequences in flight at once.
         columns: further columns of `requests`, one entry per request.
 
     Raises:
@@ -223,7 +222,7 @@ def tables(
     given |= {
         "proposer": pa.repeat(unit.proposer.name, n),
         "proposer_key": pa.repeat(unit.proposer.key, n),
-        "concurrency": pa.repeat(pa.scalar(concurrency, pa.int32()), n),
+        "concurrency": pa.repeat(pa.scalar(unit.concurrency, pa.int32()), n),
         "request": unit.positions.astype(np.int32),
         "output_tokens": output_tokens.astype(np.int32),
         **{name: counts[name] for name in counts if name in REQUESTS.names},
@@ -231,7 +230,7 @@ def tables(
     }
     nothing = pa.nulls(n)
     made = pa.table({name: given.get(name, nothing) for name in REQUESTS.names}).cast(REQUESTS)
-    steps = log.table(unit.proposer.name, concurrency)
+    steps = log.table(unit.proposer.name, unit.concurrency)
     at = steps.schema.get_field_index("request")
     position = pa.array(unit.positions.astype(np.int32)[log.request])
     return {"requests": made, "decode_steps": steps.set_column(at, steps.schema.field(at), position)}

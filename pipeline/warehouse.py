@@ -27,6 +27,7 @@ _ORDER = {  # requests first: decode steps follow their order
     "requests": ("proposer", "concurrency", "workload", "session_id", "request"),
     "decode_steps": ("proposer", "concurrency", "request", "step"),
     "engine_steps": ("proposer", "concurrency", "engine_step"),
+    "dispatches": ("proposer", "concurrency", "request"),
     "outputs": ("proposer", "concurrency", "request"),
     "output_differences": ("proposer", "concurrency", "request"),
     "rollup_steps": tuple(ROLLUP_STEPS.names),

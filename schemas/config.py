@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from schemas.errors import InputError
 from schemas.history import History, histories
@@ -52,10 +52,44 @@ class EngineSection(BaseModel):
     dtype: str | None = None
     """What models compute in: live as vLLM's `EngineArgs` has it; recorded "float32" (the default) or "bfloat16", for a
     draft model, which in vLLM takes the target's."""
-    concurrency: int = Field(8, ge=1, lt=2**31)
-    """Sequences in flight at once (live)."""
+    concurrency: int | tuple[int, ...] = 8
+    """Sequences in flight at once (live); of several, each is a run of the engine of its own."""
+    pace: Literal["closed", "arrival"] = "closed"
+    """When a request is sent (live): once another has finished, or when it arrived, by the trace."""
+    speed: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """How many times faster than recorded requests arrive (pace = "arrival")."""
     sampling: dict[str, Any] = {}
     """SamplingParams that override the trace's own (live)."""
+
+    @field_validator("concurrency", mode="before")
+    @classmethod
+    def _check_concurrency(cls, value: Any) -> int | tuple[int, ...]:
+        given = value if isinstance(value, list | tuple) else [value]
+        if not given:
+            raise ValueError("concurrency = []: give a number or a list of numbers, for example [1, 8]")
+        for one in given:
+            if isinstance(one, bool) or not isinstance(one, int) or not 1 <= one < 2**31:
+                raise ValueError(f"concurrency = {one!r} must be a whole number from 1")
+        if len(set(given)) < len(given):
+            raise ValueError(f"concurrency = {list(given)!r}: each value once")
+        return given[0] if len(given) == 1 else tuple(given)
+
+    @model_validator(mode="after")
+    def _check_pace(self) -> "EngineSection":
+        if self.pace == "arrival" and self.kind == "recorded":
+            raise ValueError('pace = "arrival" needs an engine: kind = "vllm"')
+        if self.pace == "closed" and self.speed != 1:
+            raise ValueError(f'speed = {self.speed!r} needs pace = "arrival": without arrivals nothing is faster')
+        return self
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        """Every concurrency to run, as given."""
+        return self.concurrency if isinstance(self.concurrency, tuple) else (self.concurrency,)
+
+    def at(self, concurrency: int) -> "EngineSection":
+        """The same engine with this concurrency alone."""
+        return self.model_copy(update={"concurrency": concurrency})
 
     @property
     def engine_args(self) -> dict[str, Any]:
@@ -89,6 +123,26 @@ class RunSection(_Section):
     """Processes (recorded)."""
     shard_size: int = Field(256, ge=1)
     """Requests per shard, sessions never split (recorded)."""
+    devices: tuple[str, ...] = ()
+    """One engine at a time on each entry (live): GPUs as CUDA_VISIBLE_DEVICES names them ("0", or "0,1" for one engine
+    on two), cores on vLLM's CPU build. Empty = one engine, which sees everything."""
+    hang_after_s: float = Field(600.0, gt=0, allow_inf_nan=False)
+    """An engine that completes no iteration for so many seconds is ended and its unit failed (live)."""
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _check_devices(cls, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f'devices = {value!r} must be a list, for example ["0", "1"]')
+        entries = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in value]
+        parts: list[str] = []
+        for entry in entries:
+            if not isinstance(entry, str) or not all(part.strip() for part in entry.split(",")):
+                raise ValueError(f'devices: {entry!r} must name devices, for example "0" or "0,1"')
+            parts += [part.strip() for part in entry.split(",")]
+        if twice := sorted({part for part in parts if parts.count(part) > 1}):
+            raise ValueError(f"devices: {twice[0]!r} is named twice; an engine needs it to itself")
+        return tuple(",".join(part.strip() for part in entry.split(",")) for entry in entries)
 
 
 class ReplayConfig(_Section):

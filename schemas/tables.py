@@ -120,8 +120,8 @@ REQUESTS = _table(
     prefill_filler=_must(pa.int32(), "placeholder candidates on the very first iteration"),
     finish_reason=_may(_name, "why it ended"),
     prefix_cache_hit_tokens=_may(pa.int32(), "prompt tokens whose KV was reused; live only, outside S, R, D, C"),
-    first_token_us=_may(pa.int64(), "first token after the request was submitted, in µs; live only"),
-    finished_us=_may(pa.int64(), "last token after the request was submitted, in µs; live only"),
+    first_token_us=_may(pa.int64(), "first token, in µs since the request was due: see dispatches; live only"),
+    finished_us=_may(pa.int64(), "last token, in µs since the request was due: see dispatches; live only"),
     output_digest=_may(_name, "keyed digest of the output ids, to compare outputs across proposers; live only"),
 )
 
@@ -155,6 +155,14 @@ OUTPUT_DIFFERENCES = _table(
     baseline_logprob=_may(pa.float64(), "log-probability of baseline_token by one plain forward; NULL without a token"),
     logprob=_may(pa.float64(), "log-probability of token by the same forward; NULL without a token"),
 )
+
+DISPATCHES = _table(
+    **_UNIT,
+    request=_must(pa.int32(), "position of the request in the run, from 0; joins requests"),
+    scheduled_us=_must(pa.int64(), "when it was due, in µs since the unit's first request was: its arrival, sped up"),
+    dispatched_us=_must(pa.int64(), "when the engine got it, by the same clock"),
+)
+"""Live with pace = "arrival" only. A request is due on its scheduled arrival here, and when it is sent elsewhere."""
 
 _GROUP = dict(
     workload=_must(_name, "as in the trace; (none) where it names none"),
@@ -209,6 +217,7 @@ RUN_TABLES = {
     "decode_steps": DECODE_STEPS,
     "requests": REQUESTS,
     "engine_steps": ENGINE_STEPS,
+    "dispatches": DISPATCHES,
     "outputs": OUTPUTS,
     "output_differences": OUTPUT_DIFFERENCES,
     **ROLLUPS,

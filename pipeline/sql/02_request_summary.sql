@@ -1,4 +1,4 @@
--- One row per run, proposer and request: its counts and its own four numbers.
+-- One row per run, proposer, concurrency and request: its counts and its own four numbers.
 --
 -- output_tokens             T, tokens put out
 -- steps, rounds             S, decode steps; R, those among them with at least one real candidate
@@ -9,6 +9,10 @@
 -- acceptance_rate           C / D; NULL when D = 0
 -- mean_acceptance_length    1 + C / R; NULL when R = 0
 -- tokens_per_step           E / S; NULL when S = 0
+-- first_token_us            first token, in microseconds since the request was due; finished_us = last token. Live only
+-- scheduled_us              when it was due since the unit's first request was, in microseconds: by its recorded arrival
+-- dispatched_us             when the engine got it, by the same clock. Both NULL unless the run follows recorded arrivals:
+--                           a request is due as soon as one before it has finished
 -- equal_output              the output ids are those `none` put out for the same request of the same run;
 --                           NULL without a `none` in the run, and for recorded replay
 CREATE VIEW request_summary AS
@@ -51,6 +55,9 @@ SELECT
     requests.prefix_cache_hit_tokens,
     requests.first_token_us,
     requests.finished_us,
+    dispatches.scheduled_us,
+    dispatches.dispatched_us,
     requests.output_digest = baseline.output_digest AS equal_output
 FROM files.requests AS requests
-LEFT JOIN baseline USING (run, concurrency, request);
+LEFT JOIN baseline USING (run, concurrency, request)
+LEFT JOIN files.dispatches AS dispatches USING (run, proposer, concurrency, request);

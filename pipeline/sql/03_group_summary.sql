@@ -1,5 +1,5 @@
--- One row per run, proposer and group of requests. `scope` says how the requests were grouped: 'all' (one group),
--- 'workload', 'tenant', or 'workload and tenant'; a column that a scope does not group by is NULL.
+-- One row per run, proposer, concurrency and group of requests. `scope` says how the requests were grouped: 'all' (one
+-- group), 'workload', 'tenant', or 'workload and tenant'; a column that a scope does not group by is NULL.
 -- Never add up rows of different scopes. proposer_summary, workload_summary and tenant_summary are its slices.
 --
 -- requests                  request outputs replayed; empty_outputs = those among them with T = 0
@@ -24,6 +24,7 @@ WITH sums AS (
     SELECT
         run,
         proposer,
+        concurrency,
         any_value(proposer_key) AS proposer_key,
         scope,
         workload,
@@ -71,7 +72,7 @@ WITH sums AS (
         fsum(CR) AS CR,
         fsum(ES) AS ES
     FROM files.rollup_groups
-    GROUP BY run, proposer, scope, workload, tenant
+    GROUP BY run, proposer, concurrency, scope, workload, tenant
 ),
 shares AS (
     SELECT
@@ -131,6 +132,7 @@ equal AS (
     SELECT
         run,
         proposer,
+        concurrency,
         CASE
             WHEN grouping(workload) = 1 AND grouping(tenant) = 1 THEN 'all'
             WHEN grouping(tenant) = 1 THEN 'workload'
@@ -144,15 +146,16 @@ equal AS (
     FROM request_summary
     WHERE equal_output IS NOT NULL
     GROUP BY GROUPING SETS (
-        (run, proposer),
-        (run, proposer, workload),
-        (run, proposer, tenant),
-        (run, proposer, workload, tenant)
+        (run, proposer, concurrency),
+        (run, proposer, concurrency, workload),
+        (run, proposer, concurrency, tenant),
+        (run, proposer, concurrency, workload, tenant)
     )
 )
 SELECT
     widths.run,
     widths.proposer,
+    widths.concurrency,
     widths.proposer_key,
     widths.scope,
     widths.workload,
@@ -200,6 +203,7 @@ FROM widths
 LEFT JOIN equal
     ON equal.run = widths.run
     AND equal.proposer = widths.proposer
+    AND equal.concurrency = widths.concurrency
     AND equal.scope = widths.scope
     AND equal.workload IS NOT DISTINCT FROM widths.workload
     AND equal.tenant IS NOT DISTINCT FROM widths.tenant;

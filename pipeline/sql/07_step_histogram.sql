@@ -1,4 +1,5 @@
--- One row per run, proposer, workload, drafted, accepted and miss_reason: how many verified decode steps had them.
+-- One row per run, proposer, concurrency, workload, drafted, accepted and miss_reason: how many verified decode steps
+-- had them.
 -- Gives S, R, D, C and every position rate pooled over any group. Steps never verified are left out.
 --
 -- drafted, accepted    of one step, real candidates only: drafted - filler, and min(accepted, drafted - filler)
@@ -8,6 +9,7 @@ CREATE VIEW step_histogram AS
 SELECT
     run,
     proposer,
+    concurrency,
     workload,
     drafted - filler AS drafted,
     least(accepted, drafted - filler) AS accepted,

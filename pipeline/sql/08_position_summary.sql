@@ -1,5 +1,5 @@
--- One row per run, proposer, workload and position i (from 1) within a draft, up to the proposer's longest draft in
--- the run, so that counts may be added up over workloads. Rounds and real candidates only.
+-- One row per run, proposer, concurrency, workload and position i (from 1) within a draft, up to the longest draft there,
+-- so that counts may be added up over workloads. Rounds and real candidates only.
 --
 -- rounds           R, verification rounds (the same at every position)
 -- drafted_at       rounds that proposed at least i candidates
@@ -14,24 +14,26 @@ WITH grouped AS (
     SELECT
         run,
         proposer,
+        concurrency,
         range(1, max(drafted) + 1) AS positions,
         list({'workload': workload, 'drafted': drafted, 'accepted': accepted, 'rounds': steps}) AS cells
     FROM step_histogram
     WHERE drafted > 0
-    GROUP BY run, proposer
+    GROUP BY run, proposer, concurrency
 ),
 cells AS (
-    SELECT run, proposer, positions, unnest(cells, recursive := true)
+    SELECT run, proposer, concurrency, positions, unnest(cells, recursive := true)
     FROM grouped
 ),
 histogram AS (
-    SELECT run, proposer, workload, drafted, accepted, rounds, unnest(positions)::integer AS position
+    SELECT run, proposer, concurrency, workload, drafted, accepted, rounds, unnest(positions)::integer AS position
     FROM cells
 ),
 counts AS (
     SELECT
         run,
         proposer,
+        concurrency,
         workload,
         position,
         sum(rounds)::bigint AS rounds,
@@ -39,7 +41,7 @@ counts AS (
         coalesce(sum(rounds) FILTER (drafted >= position AND accepted >= position - 1), 0)::bigint AS reached,
         coalesce(sum(rounds) FILTER (accepted >= position), 0)::bigint AS accepted_at
     FROM histogram
-    GROUP BY run, proposer, workload, position
+    GROUP BY run, proposer, concurrency, workload, position
 )
 SELECT
     *,

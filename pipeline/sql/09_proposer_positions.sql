@@ -1,9 +1,10 @@
--- One row per run, proposer and position: position_summary pooled over workloads (sums first, then the ratios).
+-- One row per run, proposer, concurrency and position: position_summary pooled over workloads (sums first, then the ratios).
 -- Columns and formulas: position_summary.
 CREATE VIEW proposer_positions AS
 SELECT
     run,
     proposer,
+    concurrency,
     position,
     sum(rounds)::bigint AS rounds,
     sum(drafted_at)::bigint AS drafted_at,
@@ -13,4 +14,4 @@ SELECT
     sum(accepted_at)::double / nullif(sum(drafted_at), 0) AS attempted,
     sum(accepted_at)::double / nullif(sum(reached), 0) AS conditional
 FROM position_summary
-GROUP BY run, proposer, position;
+GROUP BY run, proposer, concurrency, position;

@@ -1,16 +1,23 @@
 -- One row per run, proposer and concurrency of a live run: what a token cost. Recorded replay has no rows.
 --
--- All sums run over the engine iterations that computed no prompt tokens: prefill costs every proposer the same, but
--- a proposer with fewer iterations spreads it over fewer, so iterations with prefill would blur the comparison.
+-- All sums run over the engine iterations that computed no prompt tokens, but for wall_s and tokens_per_s: prefill costs
+-- every proposer the same, but a proposer with fewer iterations spreads it over fewer, so iterations with prefill would
+-- blur the comparison.
 --
--- iterations              engine iterations without prompt tokens; prefill_iterations = those left out
--- draft_s, verify_s       time spent proposing; target forward and sampling; in seconds
--- step_s                  whole iterations: schedule, forward, sample, propose, update; in seconds
--- emitted                 tokens that decode steps put out in these iterations
--- us_per_emitted_token    (draft + verify time) / emitted, in microseconds; NULL when nothing was emitted
--- speedup_over_none       none's us_per_emitted_token / this one's; NULL without `none` in that run and concurrency
--- kv_cache_tokens         KV cache the engine could hold beside this proposer, in tokens
--- max_concurrency         requests of full length that fit in it at once, as the engine says
+-- iterations                 engine iterations without prompt tokens; prefill_iterations = those left out
+-- draft_s, verify_s          time spent proposing; target forward and sampling; in seconds
+-- step_s                     whole iterations: schedule, forward, sample, propose, update; in seconds
+-- draft_share, verify_share  draft_s / step_s, verify_s / step_s; what is left is the engine's own overhead
+-- emitted                    tokens that decode steps put out in these iterations
+-- us_per_emitted_token       (draft + verify time) / emitted, in microseconds; NULL when nothing was emitted
+-- step_us_per_emitted_token  step_s / emitted, in microseconds: the same with the engine's overhead
+-- speedup_over_none          none's us_per_emitted_token / this one's; NULL without `none` in that run and concurrency
+-- wall_s                     from the start of the first iteration to the end of the last, prefill included, in seconds
+-- tokens_per_s               tokens put out, first tokens included, / wall_s: capacity where requests wait for a place,
+--                            the traffic's own rate where the run follows recorded arrivals and keeps up
+-- kv_cache_tokens            KV cache the engine could hold beside this proposer, in tokens
+-- max_concurrency            requests of full length that fit in it at once, as the engine says
+-- engines_at_once            engines that ran side by side at the time, each on devices of its own; NULL = not told
 CREATE VIEW cost_summary AS
 WITH sums AS (
     SELECT
@@ -23,10 +30,35 @@ WITH sums AS (
         coalesce(sum(verify_us) FILTER (prefill_tokens = 0), 0) / 1e6 AS verify_s,
         coalesce(sum(step_us) FILTER (prefill_tokens = 0), 0) / 1e6 AS step_s,
         coalesce(sum(emitted) FILTER (prefill_tokens = 0), 0)::bigint AS emitted,
-        (sum(draft_us + verify_us) FILTER (prefill_tokens = 0))::double
-            / nullif(sum(emitted) FILTER (prefill_tokens = 0), 0) AS us_per_emitted_token
+        (max(started_us + step_us) - min(started_us)) / 1e6 AS wall_s
     FROM files.engine_steps
     GROUP BY run, proposer, concurrency
+),
+put_out AS (
+    SELECT run, proposer, concurrency, sum(output_tokens) AS output_tokens
+    FROM files.rollup_groups
+    WHERE scope = 'all'
+    GROUP BY run, proposer, concurrency
+),
+costs AS (
+    SELECT
+        run,
+        proposer,
+        concurrency,
+        iterations,
+        prefill_iterations,
+        draft_s,
+        verify_s,
+        step_s,
+        draft_s / nullif(step_s, 0) AS draft_share,
+        verify_s / nullif(step_s, 0) AS verify_share,
+        emitted,
+        1e6 * (draft_s + verify_s) / nullif(emitted, 0) AS us_per_emitted_token,
+        1e6 * step_s / nullif(emitted, 0) AS step_us_per_emitted_token,
+        wall_s,
+        output_tokens / nullif(wall_s, 0) AS tokens_per_s
+    FROM sums
+    LEFT JOIN put_out USING (run, proposer, concurrency)
 ),
 baseline AS (
     SELECT run, min(proposer) AS proposer
@@ -37,14 +69,25 @@ baseline AS (
 engines AS (
     SELECT runs.run, entry.key AS proposer, entry.value AS facts
     FROM files.runs AS runs, json_each(runs.done, '$.proposers') AS entry
+),
+told AS (
+    SELECT
+        costs.run,
+        costs.proposer,
+        costs.concurrency,
+        coalesce(facts -> 'concurrencies' -> costs.concurrency::varchar, facts) AS facts
+    FROM costs
+    INNER JOIN engines USING (run, proposer)
 )
 SELECT
-    sums.*,
-    none.us_per_emitted_token / nullif(sums.us_per_emitted_token, 0) AS speedup_over_none,
-    (engines.facts ->> 'kv_cache_tokens')::bigint AS kv_cache_tokens,
-    (engines.facts ->> 'max_concurrency')::double AS max_concurrency
-FROM sums
-LEFT JOIN baseline ON baseline.run = sums.run
-LEFT JOIN sums AS none
-    ON none.run = sums.run AND none.proposer = baseline.proposer AND none.concurrency = sums.concurrency
-LEFT JOIN engines ON engines.run = sums.run AND engines.proposer = sums.proposer;
+    costs.*,
+    none.us_per_emitted_token / nullif(costs.us_per_emitted_token, 0) AS speedup_over_none,
+    (told.facts ->> 'kv_cache_tokens')::bigint AS kv_cache_tokens,
+    (told.facts ->> 'max_concurrency')::double AS max_concurrency,
+    (told.facts ->> 'engines_at_once')::bigint AS engines_at_once
+FROM costs
+LEFT JOIN baseline ON baseline.run = costs.run
+LEFT JOIN costs AS none
+    ON none.run = costs.run AND none.proposer = baseline.proposer AND none.concurrency = costs.concurrency
+LEFT JOIN told
+    ON told.run = costs.run AND told.proposer = costs.proposer AND told.concurrency = costs.concurrency;

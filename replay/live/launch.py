@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -102,8 +103,14 @@ def check_live(
     """
     for proposer in proposers:
         _check(engine, proposer, 0)
-    with _workdir(requests, [_spec(engine, proposer, max_model_len, 0) for proposer in proposers]) as workdir:
+    each = product(proposers, map(engine.at, engine.concurrencies))
+    with _workdir(requests, [_spec(at, proposer, max_model_len, 0) for proposer, at in each]) as workdir:
         _run_child(workdir, None, "check", None, "--check")
+
+
+def _only(engine: EngineSection) -> int:
+    (concurrency,) = engine.concurrencies
+    return concurrency
 
 
 def _spec(engine: EngineSection, proposer: Proposer, max_model_len: int | None, tail_tokens: int) -> dict:
@@ -113,7 +120,7 @@ def _spec(engine: EngineSection, proposer: Proposer, max_model_len: int | None, 
         "speculative": None if proposer.method == "none" else proposer.config,
         "proposer": proposer.name,
         "sampling": engine.sampling,
-        "concurrency": engine.concurrency,
+        "concurrency": _only(engine),
         "max_model_len": max_model_len,
         "tail_tokens": tail_tokens,
     }
@@ -248,7 +255,7 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
     verdict["ok"] = not verdict["mismatches"]
     return LiveResult(
         log=log,
-        engine_steps=engine_steps(a, lengths, log, a["steps"], proposer.name, engine.concurrency),
+        engine_steps=engine_steps(a, lengths, log, a["steps"], proposer.name, _only(engine)),
         outputs=Tokens.of([put_out[i][:end].tolist() for i, end in enumerate(a["ends"])]),
         tails=Tokens.of([put_out[i][end:].tolist() for i, end in enumerate(a["ends"])]),
         finish_reason=detail["finish_reason"],
