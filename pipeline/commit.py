@@ -156,6 +156,7 @@ def create_json(root: Path, name: str, document: Any) -> Any | None:
                 first = read_json(target)  # another process may have mended it meanwhile
                 if first is not None:
                     return first
+                remote.delete(root, name)
                 target.unlink(missing_ok=True)
                 if not _put_new(root, name, document):
                     return read_json(target)

@@ -2,7 +2,8 @@
 
 A run and its two kinds of record (commit objects, done.json) can stand in for each other; data files cannot: a damaged
 shard is taken back, so that the same replay computes it again. A damaged trace needs its logs again, so nothing of it
-is deleted. Knows bytes, hashes and row counts; whether the numbers in a file are right, it does not know.
+is deleted. The same in a folder and in an object store, whose every file then comes down once. Knows bytes, hashes and
+row counts; whether the numbers in a file are right, it does not know.
 """
 
 import contextlib
@@ -10,16 +11,19 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipeline import commit, remote, removal
-from pipeline.integrity import Examiner, files_of, left_in, traces_of
+from pipeline import commit, places, remote, removal
+from pipeline.integrity import Examiner, files_of, left_in, stale_in, traces_of
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import RUN_TABLES
 
 _AGAIN = "run the same replay again"
+_SETTLED = timedelta(days=1)
+"""Longer than any writer leaves a file in an object store without its commit object."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +70,26 @@ class FsckReport:
             raise EnvironmentProblem(f"{len(self.left)} of {len(self.findings)} problems are left; see the lines above")
 
 
-def fsck(warehouse: Warehouse, repair: bool = False) -> FsckReport:
+def fsck(warehouse: Warehouse, repair: bool = False, now: datetime | None = None) -> FsckReport:
     """Check every committed file (sha256 and rows), every record, and look for what nobody names.
 
     Args:
         warehouse: may be in use; what other processes hold locked is not repaired and not searched for leftovers.
+            Locks hold on one machine: in an object store, files that nobody names count from a day of age on, and a run
+            that another machine works on must not be repaired.
         repair: mend what can be mended: remove leftovers, write a lost commit object again from done.json or the other
             way round, finish a removal, and take back damaged shards so that the same replay computes them again.
+        now: the moment ages are counted from, with its zone; None = now.
 
     Raises:
-        InputError: there is no warehouse, or it is in an object store.
-        EnvironmentProblem: the disk refuses.
+        InputError: there is no warehouse.
+        EnvironmentProblem: the disk refuses, or the store.
     """
     root = warehouse.root
     if not root.is_dir():
         raise InputError(f"no warehouse at {root}")
-    if remote.store_of(root) is not None:
-        raise InputError("fsck checks folders; what comes from an object store is checked when it comes")
-    work = _Check(root, repair)
+    remote.pull_records(root, anew=True)
+    work = _Check(root, repair, (now or datetime.now(UTC)) - _SETTLED)
     try:
         _check_all(work, warehouse)
     except OSError as error:  # not damage: nothing may be taken back because of it
@@ -94,16 +100,16 @@ def fsck(warehouse: Warehouse, repair: bool = False) -> FsckReport:
 
 def _check_all(work: "_Check", warehouse: Warehouse) -> None:
     root, repair = warehouse.root, work.repair
-    folders = [f for table in RUN_TABLES for f in root.glob(f"{table}/run=*/")]
-    folders += [*root.glob("_commits/run=*/"), *root.glob("runs/*/")]
-    for run in work.names(folders, "run="):
+    there = {parent: places.folders(root, parent) for parent in (*RUN_TABLES, "_commits", "runs", "traces", "rejects")}
+    runs = [f for table in (*RUN_TABLES, "_commits") for f in there[table] if f.name.startswith("run=")]
+    for run in work.names(runs + there["runs"], "run="):
         base = re.sub(r"-r\d+$", "", run)  # a repeat runs under its first run's lock
         with _alone(warehouse, [run] if base == run else [base, run], repair) as alone:
             work.run(run, alone)
         if not alone:
             work.report.in_use.append(f"run {run}")
-    folders = [*root.glob("_commits/trace=*/"), *root.glob("traces/*/"), *root.glob("rejects/trace=*/")]
-    for trace in work.names(folders, "trace="):
+    traces = [f for parent in ("_commits", "rejects") for f in there[parent] if f.name.startswith("trace=")]
+    for trace in work.names(traces + there["traces"], "trace="):
         with _alone(warehouse, [f"trace-{trace}"], repair) as alone:
             work.trace(trace, alone)
         if not alone:
@@ -129,8 +135,8 @@ def _alone(warehouse: Warehouse, names: list[str], repair: bool) -> Generator[bo
 class _Check:
     """One check under way."""
 
-    def __init__(self, root: Path, repair: bool) -> None:
-        self.root, self.repair, self.report = root, repair, FsckReport()
+    def __init__(self, root: Path, repair: bool, before: datetime) -> None:
+        self.root, self.repair, self.before, self.report = root, repair, before, FsckReport()
         self.examiner = Examiner(root)
         self.traces: set[str] = set()
         """Traces that some run was planned over."""
@@ -174,10 +180,12 @@ class _Check:
         good, lost = self.shards(run, objects, shards, alone)
         if not alone:
             return
-        if not isinstance(plan, dict) and (objects or shards):
+        if isinstance(done, dict) and "plan" in done:
+            plan, done = self.both_plans(run, plan, done)
+        elif not isinstance(plan, dict) and (objects or shards):
             self.say(folder / "plan.json", f"is {plan or 'missing'}", _AGAIN + ", it writes it again")
         elif plan == "torn" and self.mend(folder / "plan.json", "is torn", "removed"):
-            (folder / "plan.json").unlink()
+            places.delete(self.root, folder / "plan.json")
         self.done(folder / "done.json", done, plan, good, lost)
         for shard, document in lost.items():
             self.take_back(run, shard, document)
@@ -185,6 +193,23 @@ class _Check:
         named = {self.root / file["path"] for document in kept.values() for file in files_of(document)}
         for place in removal.folders(self.root, run):
             self.leftovers(place, named)
+
+    def both_plans(self, run: str, plan: dict | str | None, done: dict) -> tuple[dict | str | None, dict]:
+        """(plan, done.json): a finished run has its plan in both, and readers go by done.json; each mends the other."""
+        folder, held = self.root / "runs" / run, done["plan"]
+        if isinstance(held, dict) and held.get("run", run) == run:
+            if plan != held:
+                what = "disagrees with done.json" if isinstance(plan, dict) else f"is {plan or 'missing'}"
+                if self.mend(folder / "plan.json", what, "written again from done.json"):
+                    commit.replace_json(self.root, f"runs/{run}/plan.json", held)
+            return held, done
+        if isinstance(plan, dict):
+            done = done | {"plan": plan}
+            if self.mend(folder / "done.json", "holds no plan of this run", "written again with that of plan.json"):
+                commit.replace_json(self.root, f"runs/{run}/done.json", done)
+        else:
+            self.say(folder / "done.json", "holds no plan of this run", _AGAIN + ", it writes it again")
+        return plan, done
 
     def shards(self, run: str, objects: dict, shards: dict, alone: bool) -> tuple[dict[str, dict], dict[str, dict]]:
         """(sound shards, damaged shards) by name; records that are lost are written again from the other kind."""
@@ -222,7 +247,7 @@ class _Check:
             return
         if done == "torn" or not _is_done(done):
             if self.mend(path, "is torn", f"removed: {_AGAIN}, nothing is computed twice"):
-                path.unlink()
+                places.delete(self.root, path)
             return
         units = {unit["shard"] for unit in plan.get("units", ())} if isinstance(plan, dict) else set()
         whole = not lost and not done.get("failed") and units <= good.keys()
@@ -230,25 +255,22 @@ class _Check:
             return
         if whole:
             if self.mend(path, "disagrees with the commit objects", "written again from them"):
-                commit.replace_json(path.parent, path.name, done | {"shards": good})
+                commit.replace_json(self.root, path.relative_to(self.root).as_posix(), done | {"shards": good})
         elif lost and self.repair:
-            path.unlink()  # part of taking the shards back
+            places.delete(self.root, path)  # part of taking the shards back
         elif not lost:
             missing = ", ".join(sorted((units or good.keys()) ^ done["shards"].keys())) or "a failed unit"
             if self.mend(path, f"disagrees with the commit objects ({missing})", f"removed: {_AGAIN} to finish"):
-                path.unlink()
+                places.delete(self.root, path)
 
     def take_back(self, run: str, shard: str, document: dict) -> None:
         """Uncommit a shard, then delete its files. done.json is gone by now: readers go by commit objects."""
         if not self.repair:
             return
-        folder = self.root / "_commits" / f"run={run}"
-        (folder / f"{shard}.json").unlink(missing_ok=True)
-        if folder.is_dir():
-            commit.sync_folder(folder)
+        places.delete(self.root, self.root / "_commits" / f"run={run}" / f"{shard}.json")
         for file in files_of(document):
             if file["path"].rpartition("/")[0] in _places(run):
-                (self.root / file["path"]).unlink(missing_ok=True)
+                places.delete(self.root, self.root / file["path"])
 
     # Traces
 
@@ -267,9 +289,9 @@ class _Check:
                     document, {place.relative_to(self.root).as_posix()}
                 ).items():
                     self.say(name or path, problem, again)
-            elif document == "torn" or (kind == "trace" and trace in self.traces and place.is_dir()):
+            elif document == "torn" or (kind == "trace" and trace in self.traces and places.files(self.root, place)):
                 self.say(path, f"is {document or 'missing'}", again)
-                named = set(place.glob("*.parquet"))
+                named = {file.path for file in places.files(self.root, place)}
             if alone:
                 self.leftovers(place, named)
         if alone:
@@ -290,8 +312,11 @@ class _Check:
 
     def leftovers(self, place: Path, named: set[Path]) -> None:
         """Temporary files of dead processes, and data files that nothing names."""
-        for path, what in left_in(place, named):
+        for path, what in left_in(self.root, place, named, self.before):
             if self.mend(path, what, "removed"):
+                places.delete(self.root, path)
+        for path, what in stale_in(self.root, place):
+            if path in named and self.mend(path, what, "removed, it comes down again"):
                 path.unlink(missing_ok=True)
 
 

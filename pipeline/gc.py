@@ -1,7 +1,8 @@
 """Housekeeping: which runs and traces go, how many bytes that frees, and (only when told to) their removal.
 
 Runs go by age or by name; traces and rejects by name only, and a trace that a kept run was planned over stays. Readers
-see a run whole or not at all at any moment (`pipeline.removal`).
+see a run whole or not at all at any moment (`pipeline.removal`). Locks hold on one machine: in an object store, what
+another machine is writing is not known to be in use.
 """
 
 import re
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import commit, remote, removal
+from pipeline import commit, places, removal
 from pipeline.integrity import files_of, traces_of
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError, LockedError
@@ -52,11 +53,9 @@ def choose(
         now: the moment ages are counted from, with its zone; None = now.
 
     Raises:
-        InputError: nothing was asked for, an unknown name, a negative age, an object store, or a trace that a run
-            which stays needs.
+        InputError: nothing was asked for, an unknown name, a negative age, or a trace that a run which stays
+            needs.
     """
-    if remote.store_of(warehouse.root) is not None:
-        raise InputError("gc works on folders; for an object store, set a lifecycle rule or copy it")
     if keep_days is None and not (runs or traces or rejects):
         raise InputError("say what may go: --keep-days N, --run NAME, --trace NAME or --rejects NAME")
     if keep_days is not None and keep_days < 0:
@@ -67,18 +66,18 @@ def choose(
         if keep_days is not None and record.run not in going and _older(record, keep_days, now):
             going[record.run] = f"{record.status}, ended {record.done['ended'] if record.done else ''}"
     root = warehouse.root
-    items = [_item("run", name, why, removal.folders(root, name)) for name, why in going.items()]
+    items = [_item(root, "run", name, why, removal.folders(root, name)) for name, why in going.items()]
     for name in dict.fromkeys(traces):
         _must_not_be_needed(records, going, name)
-        if not _folder(root, "trace", name).is_dir():
+        if not places.files(root, _folder(root, "trace", name)):
             warehouse.trace(name)  # says which there are
         folders = [_folder(root, "trace", name), _folder(root, "rejects", name), root / f"_commits/trace={name}"]
-        items.append(_item("trace", name, "asked for by name", folders))
+        items.append(_item(root, "trace", name, "asked for by name", folders))
     for name in dict.fromkeys(rejects):
-        if not _folder(root, "rejects", name).is_dir():
+        if not places.files(root, _folder(root, "rejects", name)):
             raise InputError(f"trace {name!r} has no rejects in {root}")
         if name not in traces:
-            items.append(_item("rejects", name, "asked for by name", [_folder(root, "rejects", name)]))
+            items.append(_item(root, "rejects", name, "asked for by name", [_folder(root, "rejects", name)]))
     return items
 
 
@@ -136,10 +135,8 @@ def _folder(root: Path, kind: str, name: str) -> Path:
     return root / "traces" / name if kind == "trace" else root / "rejects" / f"trace={name}"
 
 
-def _item(kind: Literal["run", "trace", "rejects"], name: str, why: str, folders: Iterable[Path]) -> Item:
-    sizes = [
-        file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file()
-    ]
+def _item(root: Path, kind: Literal["run", "trace", "rejects"], name: str, why: str, folders: Iterable[Path]) -> Item:
+    sizes = [file.bytes for folder in folders for file in places.files(root, folder)]
     return Item(kind, name, why, len(sizes), sum(sizes))
 
 
@@ -169,9 +166,9 @@ def _remove_trace(warehouse: Warehouse, item: Item) -> None:
         if item.kind == "trace":
             _must_not_be_needed(warehouse.runs(), (), name)
             folders.append(_folder(root, "trace", name))
-            removal.delete(commits / "trace.json")
-        removal.delete(commits / "rejects.json")
+            places.delete(root, commits / "trace.json")
+        places.delete(root, commits / "rejects.json")
         for folder in folders:
-            removal.empty(folder)
+            places.empty(root, folder)
         if item.kind == "trace":
-            removal.empty(commits)
+            places.empty(root, commits)

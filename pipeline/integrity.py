@@ -3,16 +3,18 @@
 A record is a commit object, or what done.json and the commit object of a trace hold of the same shape.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Collection, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import commit
+from pipeline import commit, places, remote
 
 _STAGED = re.compile(r".*\.json#\d+")  # what a kill leaves of an object that was being created
 
@@ -50,17 +52,18 @@ class Examiner:
         return self._known[key]
 
     def _examine(self, path: Path, sha256: Any, rows: Any) -> str | None:
-        try:
-            with path.open("rb") as data:
-                digest = hashlib.file_digest(data, "sha256").hexdigest()
-        except FileNotFoundError:
-            return "is missing"
-        self.files += 1
-        self.bytes += path.stat().st_size
-        try:
-            there = pq.read_metadata(path).num_rows
-        except (OSError, pa.ArrowException):
-            return "is torn"
+        with contextlib.ExitStack() as stack:
+            try:
+                data = stack.enter_context(places.opened(self.root, path))
+            except FileNotFoundError:
+                return "is missing"
+            digest = hashlib.file_digest(data, "sha256").hexdigest()
+            self.files += 1
+            self.bytes += data.tell()
+            try:
+                there = pq.read_metadata(data).num_rows
+            except (OSError, pa.ArrowException):
+                return "is torn"
         if digest != sha256:
             return "is another file than was committed (sha256 differs)"
         return None if there == rows else f"has {there} rows, {rows} were committed"
@@ -80,17 +83,27 @@ def traces_of(plan: dict) -> set[str]:
     return {name for name in names if isinstance(name, str)}
 
 
-def left_in(folder: Path, named: Collection[Path]) -> Iterator[tuple[Path, str]]:
+def left_in(root: Path, folder: Path, named: Collection[Path], before: datetime) -> Iterator[tuple[Path, str]]:
     """(file, what it is) for temporary files of dead processes and data files that are not in `named`.
 
-    Call it under the lock of whoever writes there: a data file is there before its commit object.
+    Call it under the lock of whoever writes there: a data file is there before its commit object. Locks hold on one
+    machine, so an object counts only if it was written before `before`.
     """
-    if not folder.is_dir():
-        return
     for path in commit.left_behind(folder):
         yield path, "is a temporary file of a process that is gone"
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _STAGED.fullmatch(path.name):
             yield path, "is a staging file of a process that is gone"
-        elif path.suffix == ".parquet" and path not in named:
+    far = remote.store_of(root) is not None
+    there = {file.path: file.written for file in places.files(root, folder)}
+    for path in sorted(there.keys() | (set(folder.glob("*")) if far and folder.is_dir() else set())):
+        if path.suffix == ".parquet" and path not in named and not (far and there.get(path, before) > before):
             yield path, "is named by no commit object"
+
+
+def stale_in(root: Path, folder: Path) -> Iterator[tuple[Path, str]]:
+    """(file, what it is) for files of the mirror that are not what their name says; they can come down again."""
+    for path in sorted(folder.glob("*.parquet")) if remote.store_of(root) is not None else ():
+        with path.open("rb") as data:
+            if not path.stem.endswith(hashlib.file_digest(data, "sha256").hexdigest()[:16]):
+                yield path, "is torn in the mirror on this machine"

@@ -73,7 +73,7 @@ def create(root: Path, name: str, data: bytes) -> bool | None:
     if (store := store_of(root)) is None:
         return None
     ours = True
-    with _errors(root):
+    with errors(root):
         try:
             obstore.put(store, name, data, mode="create")
         except AlreadyExistsError:
@@ -86,31 +86,44 @@ def create(root: Path, name: str, data: bytes) -> bool | None:
 def put(root: Path, path: Path, data: bytes | None = None) -> None:
     """Send a file of the mirror (or `data` in its place) up, whole, over what was there; nothing for a plain folder."""
     if (store := store_of(root)) is not None:
-        with _errors(root):
+        with errors(root):
             obstore.put(store, path.relative_to(root).as_posix(), path if data is None else data, mode="overwrite")
 
 
-def delete(root: Path, name: str) -> None:
-    """Delete an object; nothing for a plain folder."""
-    if (store := store_of(root)) is not None:
-        with _errors(root):
-            obstore.delete(store, name)
+def delete(root: Path, *names: str) -> None:
+    """Delete objects, those that are there; nothing for a plain folder."""
+    if (store := store_of(root)) is not None and names:
+        with errors(root):
+            obstore.delete(store, names)
 
 
-def pull_records(root: Path) -> None:
-    """Bring plans, dones and commit objects of the mirror up to date; nothing for a plain folder."""
+def shown(root: Path, path: Path) -> str:
+    """A path of the warehouse as its owner knows it: with the URL in place of the mirror's folder."""
+    try:
+        return f"{(root / _MARK).read_text('utf-8')}/{path.relative_to(root).as_posix()}"
+    except (FileNotFoundError, NotADirectoryError):
+        return str(path)
+
+
+def pull_records(root: Path, anew: bool = False) -> None:
+    """Bring plans, dones, commit objects and the user's views of the mirror up to date; nothing for a plain folder.
+
+    Args:
+        root: the mirror.
+        anew: fetch all of them, whatever the mirror holds already.
+    """
     if (store := store_of(root)) is None:
         return
-    with filelock.FileLock(root / ".pull.lock"), _errors(root):
+    with filelock.FileLock(root / ".pull.lock"), errors(root):
         before = json.loads((root / _TAGS).read_bytes()) if (root / _TAGS).exists() else {}
         there = {
             found["path"]: f"{found['e_tag']} {found['size']}"
-            for prefix in ("_commits/", "runs/")
+            for prefix, ending in (("_commits/", ".json"), ("runs/", ".json"), ("views/", ".sql"))
             for page in obstore.list(store, prefix)
             for found in page
-            if found["path"].endswith(".json")
+            if found["path"].endswith(ending)
         }
-        new = [name for name, tag in there.items() if before.get(name) != tag or not (root / name).exists()]
+        new = [name for name, tag in there.items() if anew or before.get(name) != tag or not (root / name).exists()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             gone = {name for name in pool.map(lambda name: _fetch(store, root, name), new) if name}
         for name in before.keys() - there.keys():
@@ -130,7 +143,7 @@ def pull_files(root: Path, names: Iterable[str]) -> None:
     if astray := [name for name in names if ".." in name or name.startswith("/")]:
         raise EnvironmentProblem(f"a commit object names {astray[0]!r}, which is no file of a warehouse")
     missing = [name for name in names if not (root / name).exists()]
-    with _errors(root), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with errors(root), ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda name: _fetch(store, root, name), missing))
 
 
@@ -161,7 +174,12 @@ def _store(url: str, endpoint: str | None) -> S3Store:
 
 
 @contextmanager
-def _errors(root: Path) -> Generator[None]:
+def errors(root: Path) -> Generator[None]:
+    """Turn what a store answers, or that it does not, into one line.
+
+    Raises:
+        EnvironmentProblem: names the store.
+    """
     try:
         yield
     except BaseError as error:

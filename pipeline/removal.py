@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
-from pipeline import commit
+from pipeline import commit, places
 from schemas.tables import RUN_TABLES, SCHEMA_VERSION
 
 _REMOVED = "removed"
@@ -38,7 +38,7 @@ def remove(root: Path, run: str, named: Collection[str] = ()) -> None:
     """
     if (done := commit.read_json(root / "runs" / run / "done.json")) and not is_removed(done):
         # Nobody reads a finished run's commit objects, and on a full disk the next write needs a block.
-        empty(root / "_commits" / f"run={run}")
+        places.empty(root, root / "_commits" / f"run={run}")
     document = {"schema_version": SCHEMA_VERSION, "run": run, "status": _REMOVED, "shards": {}}
     commit.replace_json(root, f"runs/{run}/done.json", document)
     finish(root, run, named)
@@ -50,27 +50,8 @@ def finish(root: Path, run: str, named: Collection[str] = ()) -> None:
     kept = {root / name for name in named}
     with commit.disk_errors(root / "runs" / run):
         for folder in data:
-            empty(folder, kept)
-        empty(last, {last / "done.json"})
-        (last / "done.json").unlink(missing_ok=True)
+            places.empty(root, folder, kept)
+        places.empty(root, last, {last / "done.json"})
+        places.delete(root, last / "done.json")
         with contextlib.suppress(OSError):
             last.rmdir()
-
-
-def delete(file: Path) -> None:
-    """Delete a file for good: after a power loss it does not come back."""
-    if file.exists():
-        file.unlink(missing_ok=True)
-        commit.sync_folder(file.parent)
-
-
-def empty(folder: Path, kept: Collection[Path] = ()) -> None:
-    """Delete the files of a folder, and the folder when none is left."""
-    if not folder.is_dir():
-        return
-    for file in sorted(folder.iterdir()):
-        if file not in kept and not file.is_dir():
-            file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-    commit.sync_folder(folder if folder.is_dir() else folder.parent)

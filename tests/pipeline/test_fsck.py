@@ -200,12 +200,42 @@ def test_a_shard_that_was_planned_and_is_nowhere(house, whole):
     mends(house, whole, lost, *((file.name, "is named by no commit object") for file in ordered))
 
 
-def test_a_torn_plan(house, whole):
-    cut(house.root / "runs" / run_of(house) / "plan.json")
-    report = fsck(house, repair=True)
-    assert [str(f).partition("/plan.json")[2] for f in report.left] == [
-        ": is torn; run the same replay again, it writes it again"
-    ]
+@pytest.mark.parametrize("damage", [Path.unlink, cut, lambda path: edit(path, lambda plan: plan.update(requests=1))])
+def test_a_plan_is_written_again_from_done(house, whole, damage):
+    path = house.root / "runs" / run_of(house) / "plan.json"
+    before = path.read_bytes()
+    damage(path)
+    what = {Path.unlink: "is missing", cut: "is torn"}.get(damage, "disagrees with done.json")
+    mends(house, whole, ("plan.json", what), replayed=False)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("held", [None, [], {"run": "another"}])
+def test_a_done_gets_its_plan_back(house, whole, held):
+    path = house.root / "runs" / run_of(house) / "done.json"
+    before = json.loads(path.read_bytes())
+    edit(path, lambda done: done.update(plan=held))
+    mends(house, whole, ("done.json", "holds no plan of this run"), replayed=False)
+    assert json.loads(path.read_bytes()) == before
+
+
+def test_plans_lost_in_both_places_come_again_with_the_same_replay(house, whole):
+    folder = house.root / "runs" / run_of(house)
+    (folder / "plan.json").unlink()
+    edit(folder / "done.json", lambda done: done.update(plan=None))
+    (finding,) = fsck(house, repair=True).left
+    assert str(finding).endswith("done.json: holds no plan of this run; run the same replay again, it writes it again")
+    replay(CONFIG, house).raise_for_status()
+    assert contents(house.root) == contents(whole)
+    assert found(house) == []
+
+
+def test_a_torn_plan_of_an_unfinished_run(house, whole):
+    folder = house.root / "runs" / run_of(house)
+    cut(folder / "plan.json")
+    (folder / "done.json").unlink()
+    (finding,) = fsck(house, repair=True).left
+    assert str(finding).endswith("plan.json: is torn; run the same replay again, it writes it again")
     replay(CONFIG, house).raise_for_status()
     assert contents(house.root) == contents(whole)
 

@@ -1,23 +1,19 @@
 """The same warehouse in an S3 bucket, on a real server: same bytes, same numbers, one winner, nothing half there."""
 
-import json
-import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import obstore
 import pytest
+from bucket import objects, store
 from logged_runs import Request, Run, Step, tables
-from obstore.store import S3Store
-from small_traces import NGRAM, config, contents, rows, table, without_clock
+from small_traces import NGRAM, config, contents, rows, table
 
-from pipeline import fsck, gc
 from pipeline.run import replay
 from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
@@ -25,48 +21,6 @@ from schemas.errors import EnvironmentProblem, InputError
 
 CONFIG = config({}, NGRAM, shard_size=12)
 TOTALS = "SELECT proposer, steps, rounds, drafted, accepted, emitted FROM proposer_summary ORDER BY proposer"
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def url(endpoint, tmp_path, monkeypatch):
-    """A fresh bucket; the first machine's cache is in force."""
-    bucket = "b-" + tmp_path.name.replace("_", "-").lower()[-40:].strip("-")
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "y",
-        "AWS_REGION": "us-east-1",
-        "SPECREPLAY_CACHE": str(tmp_path / "first"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{bucket}/some/prefix"
-
-
-def store(url: str) -> S3Store:
-    return S3Store.from_url(url, client_options={"allow_http": True})
-
-
-def objects(url: str) -> dict[str, bytes | dict]:
-    """What is in the bucket, spelled like `contents` spells a folder."""
-    out: dict[str, bytes | dict] = {}
-    for found in sorted(f["path"] for page in obstore.list(store(url)) for f in page):
-        data = bytes(obstore.get(store(url), found).bytes())
-        if Path(found).name in ("plan.json", "done.json"):
-            out[found] = without_clock(json.loads(data))
-        else:
-            out[found] = data
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +141,3 @@ def test_no_bucket_or_no_server_is_one_line(url, monkeypatch, endpoint_url):
     with pytest.raises(EnvironmentProblem, match=r"^s3://no-such-bucket/x: ") as said:
         Warehouse("s3://no-such-bucket/x").runs()
     assert "\n" not in str(said.value)
-
-
-def test_what_is_for_folders_only_says_so(url):
-    with pytest.raises(InputError, match="gc works on folders"):
-        gc.choose(Warehouse(url), keep_days=1)
-    with pytest.raises(InputError, match="fsck checks folders"):
-        fsck.fsck(Warehouse(url))
