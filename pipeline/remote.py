@@ -126,7 +126,8 @@ def pull_records(root: Path, anew: bool = False) -> None:
         new = [name for name, tag in there.items() if anew or before.get(name) != tag or not (root / name).exists()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             gone = {name for name in pool.map(lambda name: _fetch(store, root, name), new) if name}
-        for name in before.keys() - there.keys():
+        views = {path.relative_to(root).as_posix() for path in root.glob("views/*.sql")}
+        for name in (before.keys() | views) - there.keys():
             (root / name).unlink(missing_ok=True)
         _write(root / _TAGS, json.dumps({k: v for k, v in there.items() if k not in gone}).encode())
 

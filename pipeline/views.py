@@ -1,19 +1,19 @@
 """Opens the SQL views over the committed files of a warehouse, read-only, in DuckDB without a database file.
 
 Knows how a file becomes a relation (`files.<table>`, typed, with the run taken from the path as text) and which shards
-have rollups; what a view means stands in `sql/NN_name.sql`, and for the user's own in `views/*.sql` of a warehouse in a
-folder: one CREATE VIEW each, opened after ours in order of file name. Computes no number itself.
+have rollups; what a view means stands in `sql/NN_name.sql`, and for the user's own in `views/*.sql` of a warehouse: one
+CREATE VIEW each, opened after ours in order of file name. Computes no number itself.
 """
 
 import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files as package_files
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from pipeline import remote
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError
 from schemas.speculative import proposer_key
@@ -54,7 +54,7 @@ def connect(warehouse: Warehouse, runs: Sequence[str] | None = None) -> Connecti
     return _open(*warehouse.snapshot(runs), _own_views(warehouse))
 
 
-def _open(records: Sequence[RunRecord], shards: Sequence[dict[str, str]], own: dict[Path, str]) -> Connection:
+def _open(records: Sequence[RunRecord], shards: Sequence[dict[str, str]], own: dict[str, str]) -> Connection:
     con = duckdb.connect(":memory:")
     try:
         con.execute(_statements(records, shards))
@@ -65,12 +65,12 @@ def _open(records: Sequence[RunRecord], shards: Sequence[dict[str, str]], own: d
     except duckdb.Error as error:
         con.close()
         raise InputError(f"the warehouse cannot be opened: {_one_line(error)}") from None
-    for path, sql in own.items():  # locked down: they read what a SELECT may read
+    for name, sql in own.items():  # locked down: they read what a SELECT may read
         try:
             con.execute(sql)
         except duckdb.Error as error:
             con.close()
-            raise InputError(f"{path}: {_one_line(error)}") from None
+            raise InputError(f"{name}: {_one_line(error)}") from None
     return con
 
 
@@ -140,26 +140,27 @@ def _statements(records: Sequence[RunRecord], shards: Sequence[dict[str, str]]) 
     return "\n".join(part.strip() for part in parts) + "\n"
 
 
-def _own_views(warehouse: Warehouse) -> dict[Path, str]:
-    """The user's own views by file, in order of name.
+def _own_views(warehouse: Warehouse) -> dict[str, str]:
+    """The user's own views by file, in order of name. Those of an object store came with `Warehouse.snapshot`.
 
     Raises:
         InputError: a file is something else than one CREATE VIEW.
     """
     found = {}
     for path in sorted((warehouse.root / "views").glob("*.sql")):
+        name = remote.shown(warehouse.root, path)
         try:
             sql = path.read_text("utf-8-sig")
             statements = duckdb.extract_statements(sql)
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error})") from None
+            raise InputError(f"{name}: cannot be read ({error})") from None
         except duckdb.Error as error:
-            raise InputError(f"{path}: {_one_line(error)}") from None
+            raise InputError(f"{name}: {_one_line(error)}") from None
         if len(statements) != 1 or not _OWN_VIEW.match(sql):
             raise InputError(
-                f"{path}: must be one CREATE VIEW name AS SELECT …, with nothing but -- comments before it"
+                f"{name}: must be one CREATE VIEW name AS SELECT …, with nothing but -- comments before it"
             )
-        found[path] = sql
+        found[name] = sql
     return found
 
 

@@ -15,7 +15,7 @@ from logged_runs import Request, Run, Step, tables
 from small_traces import NGRAM, config, contents, rows, table
 
 from pipeline.run import replay
-from pipeline.views import connect, query
+from pipeline.views import connect, init_sql, query
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError
 
@@ -141,3 +141,35 @@ def test_no_bucket_or_no_server_is_one_line(url, monkeypatch, endpoint_url):
     with pytest.raises(EnvironmentProblem, match=r"^s3://no-such-bucket/x: ") as said:
         Warehouse("s3://no-such-bucket/x").runs()
     assert "\n" not in str(said.value)
+
+
+def test_views_of_ones_own(url, tmp_path, monkeypatch):
+    here = Warehouse(url)
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    there = Warehouse(url)
+    requests = [Request([Step(3, 1)])]
+    here.write_plan("r", {"started": "1"})
+    here.commit_shard("r", "s", tables(Run({"ngram": requests}), "ngram", requests))
+
+    def said() -> list[int]:
+        return [query(connect(house), "SELECT * FROM twice").column(0).to_pylist() for house in (here, there)]
+
+    with pytest.raises(InputError, match="twice"):
+        said()
+    for factor in (2, 20):  # a view may be changed
+        view = f"CREATE VIEW twice AS SELECT {factor} * drafted AS n FROM decode_steps"
+        obstore.put(store(url), "views/a.sql", view.encode())
+        assert said() == [[3 * factor]] * 2
+        assert f"{factor} * drafted" in init_sql(there)
+    obstore.put(store(url), "views/b.sql", b"CREATE VIEW b AS SELECT * FROM nope")
+    with pytest.raises(InputError) as error:
+        connect(there)
+    assert str(error.value).startswith(f"{url}/views/b.sql: Catalog Error: Table with name nope does not exist")
+    obstore.put(store(url), "views/b.sql", b"DROP VIEW a")
+    with pytest.raises(InputError, match=rf"^{url}/views/b\.sql: must be one CREATE VIEW"):
+        connect(there)
+    obstore.delete(store(url), ["views/a.sql", "views/b.sql"])
+    (there.root / "views" / "a.sql").write_text(view)  # in the mirror alone it is no view of the warehouse
+    for house in (here, there):
+        with pytest.raises(InputError, match="twice"):
+            query(connect(house), "SELECT * FROM twice")
