@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.live.worker import ROW_FIELDS
+from replay.live.record import ROW_FIELDS
 from replay.requests import Tokens
 from replay.steps import NOT_VERIFIED, StepLog
 
@@ -18,6 +18,7 @@ def reconcile(
     run_on_tokens: np.ndarray,
     per_request: Sequence[tuple[list[int], list[int]] | None],
     request_ids: Sequence[str],
+    emptied: np.ndarray | None = None,
 ) -> dict:
     """Compare a step log with the engine's own figures.
 
@@ -28,18 +29,20 @@ def reconcile(
         run_on_tokens: tokens per request put out past the end, for a tail.
         per_request: vLLM's (per_step_drafted, per_step_accepted) per request, None where it gives none.
         request_ids: ids as in the trace, to name a request that differs.
+        emptied: bool per step: counted by vLLM as a round of no candidates (`steplog.emptied`); None = none is.
 
     Returns:
         `ok` (bool), `mismatches` (list of dicts: counter, engine, step_log, request where there is one) and `engine`
         (the counters).
     """
     counts = log.counts()
-    verified = (log.accepted != NOT_VERIFIED) & (log.drafted > 0)
+    emptied = np.zeros(len(log), bool) if emptied is None else emptied
+    verified = (log.accepted != NOT_VERIFIED) & ((log.drafted > 0) | emptied)
     padded = log.prefill_filler
     longest = max((len(counters.get("num_accepted_tokens_per_pos", [])), int(log.drafted.max(initial=0))))
     reached = np.bincount(log.accepted[verified], minlength=longest + 1)[::-1].cumsum()[::-1]
     sums = {
-        "num_drafts": int(counts["engine_rounds"].sum() + (padded > 0).sum()),
+        "num_drafts": int(verified.sum() + (padded > 0).sum()),
         "num_draft_tokens": int(counts["engine_drafted"].sum() + padded.sum()),
         "num_accepted_tokens": int(counts["engine_accepted"].sum()),
         "num_accepted_tokens_per_pos": reached[1 : longest + 1].tolist(),

@@ -24,7 +24,6 @@ OURS = {
     "worker_extension_cls": "the step log needs it",
     "per_request_spec_decode_metrics": "reconciliation needs it",
     "disable_log_stats": "reconciliation needs vLLM's counters",
-    "async_scheduling": "the step log reads candidates before they are verified, which needs it off",
 }
 """EngineArgs that a config may not set, and why."""
 
@@ -62,7 +61,6 @@ def engine_config(spec: dict):
         "model": spec["model"],
         "max_num_seqs": spec["concurrency"],
         "worker_extension_cls": "replay.live.worker.StepRecorder",
-        "async_scheduling": False,
     }
     if spec["max_model_len"] is not None:
         args["max_model_len"] = spec["max_model_len"]

@@ -22,7 +22,6 @@ def refused(error: pytest.ExceptionInfo, *parts: str) -> None:
     [
         (material.engine(1, model=None), NONE, 0, ("[engine]", "model")),
         (material.engine(1, model="/no/such/folder"), NONE, 0, ("[engine]", "/no/such/folder", "no such folder")),
-        (material.engine(1, runner="v2"), NONE, 0, ("runner", "v2")),
         (material.engine(1), material.proposer(material.NGRAM), 4, ("ngram", "tails")),
         (
             material.engine(1, model=str(material.MODELS.parent)),
@@ -63,7 +62,6 @@ def spec(speculative: dict | None = None, sampling: dict | None = None, tail: in
     [
         (spec(max_num_batched_token=1), ("[engine]", "max_num_batched_token", "max_num_batched_tokens")),
         (spec(max_num_seqs=4), ("max_num_seqs", "concurrency")),
-        (spec(async_scheduling=True), ("async_scheduling",)),
         (spec(dtype="float99"), ("[engine]", "float99")),
         (spec(max_model_len=10**9), ("[engine]", "max_model_len")),
         (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from replay.live.reconcile import reconcile, reconcile_ids
+from replay.live.record import ROW_FIELDS
 from replay.live.steplog import Lengths, Rules, engine_steps, step_log
 from replay.requests import Tokens
 from schemas.tables import MISS_REASONS
@@ -16,8 +17,13 @@ def lengths(prompt, output, run_on=None):
     return Lengths(*(np.array(x, np.int64) for x in (prompt, output, run_on)))
 
 
+def wide(rows):
+    """Rows as the recorder keeps them; the last field, candidates cut by the grammar, is 0 where it is left out."""
+    return np.array([[*row, 0][: len(ROW_FIELDS)] for row in rows], np.int32).reshape(-1, len(ROW_FIELDS))
+
+
 def log_of(rows, asked, prompt, output, rules=None, run_on=None):
-    rows = np.array(rows, np.int32).reshape(-1, 7)
+    rows = wide(rows)
     return step_log(rows, np.array(asked), lengths(prompt, output, run_on), rules or Rules(1000))
 
 
@@ -136,7 +142,7 @@ def two_requests():
         (2, 1, 1, 0, 0, 1, 2),
         (3, 1, 3, 2, 0, 2, 2),
     ]
-    return np.array(rows, np.int32), np.array([CALLED] * 4)
+    return wide(rows), np.array([CALLED] * 4)
 
 
 def test_engine_steps():
