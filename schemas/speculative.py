@@ -1,6 +1,7 @@
 """A proposer's settings: vLLM's `speculative_config` keys, checked without vLLM, defaults as vLLM 0.32.0 fills them.
 
-Source of names, defaults and limits: vllm/config/speculative.py of 0.32.0. Knows no engine and no file.
+Source of names, defaults and limits: vllm/config/speculative.py of 0.32.0; methods are in `schemas.methods`. Knows no
+engine.
 """
 
 import difflib
@@ -10,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from schemas.errors import InputError
+from schemas.methods import check_schedule, check_verification, fill_method, fill_model
 from schemas.models import fingerprint
 
 KEYS = frozenset(
@@ -51,8 +53,14 @@ _COMBINATION: dict[str, tuple[type, float, str]] = {
 """Key of a combination: (type, default, what it must be)."""
 
 
-_KINDS = {"parallel_drafting": "parallel", "use_heterogeneous_vocab": "foreign"}
-"""Kinds of draft model, as names tell them apart."""
+_KINDS = {
+    ("parallel_drafting", True): "parallel",
+    ("use_heterogeneous_vocab", True): "foreign",
+    ("draft_sample_method", "probabilistic"): "sampled",
+    ("rejection_sample_method", "block"): "block",
+    ("rejection_sample_method", "synthetic"): "synthetic",
+}
+"""Ways to draft and to verify, as names tell them apart."""
 
 
 def unknown_key(where: str, key: str, known: Iterable[str]) -> InputError:
@@ -93,12 +101,8 @@ def effective(config: Mapping, where: str = "proposer") -> dict:
             bounds = f"at least {low}" if high is None and not value > most else f"from {low} to {most}"
             raise InputError(f"{where}: {key} = {value!r} must be {bounds}")
     out = dict(config)
-    method = out.get("method") or ("draft_model" if "model" in out else None)
-    if method is None:
-        raise InputError(f'{where}: needs a method (for example method = "ngram")')
-    if not isinstance(method, str):
-        raise InputError(f'{where}: method = {method!r} must be a name, for example "ngram"')
-    out["method"] = method
+    fill_method(out, where)
+    method = out["method"]
     if method == "none" and len(out) > 1:
         more = min(key for key in out if key != "method")
         raise InputError(f'{where}: {more} = {out[more]!r} with method = "none", which takes no other setting')
@@ -106,10 +110,9 @@ def effective(config: Mapping, where: str = "proposer") -> dict:
         _fill_ngram(out, where)
     elif method == "suffix":
         _fill_suffix(out)
-    elif method == "draft_model" and "model" not in out:
-        raise InputError(f'{where}: method = "draft_model" needs model = the folder of the draft model')
-    if "num_speculative_tokens" not in out and method in ("ngram", "ngram_gpu", "draft_model", "custom_class"):
-        raise InputError(f"{where}: needs num_speculative_tokens (how many candidates a round may propose)")
+    fill_model(out, where)
+    check_verification(out, where)
+    check_schedule(out, where)
     return out
 
 
@@ -154,11 +157,11 @@ def _hypothetical(config: Mapping, where: str) -> dict:
         for key, value in member.items():
             if isinstance(value, list) and key not in LIST_KEYS:
                 raise InputError(f"{inside}: {key} = {value!r}: a list is no grid inside a combination")
+        kind = dict(member) or {"method": "none"}
+        fill_method(kind, inside)
+        if kind["method"] not in ("none", "ngram", "suffix", "draft_model"):
+            raise InputError(f"{inside}: a combination takes ngram, suffix or draft_model, not {kind['method']!r}")
         members.append(effective({} if member == {"method": "none"} else member, inside))
-        if members[-1]["method"] not in ("none", "ngram", "suffix", "draft_model"):
-            raise InputError(
-                f"{inside}: a combination takes ngram, suffix or draft_model, not {members[-1]['method']!r}"
-            )
     out = {"method": HYPOTHETICAL, "combine": combine, "of": members}
     for key, (type_, default, what) in _COMBINATION.items():
         value = out[key] = config.get(key, default)
@@ -205,15 +208,21 @@ def default_name(config: Mapping) -> str:
     method = config["method"]
     k = f" k{config['num_speculative_tokens']}" if "num_speculative_tokens" in config else ""
     if method in ("ngram", "ngram_gpu"):
-        return f"{method} {config['prompt_lookup_min']}-{config['prompt_lookup_max']}{k}"
+        return f"{method} {config['prompt_lookup_min']}-{config['prompt_lookup_max']}{_kind(config)}{k}"
     if method == "suffix":
-        return f"suffix d{config['suffix_decoding_max_tree_depth']}{k}"
+        return f"suffix d{config['suffix_decoding_max_tree_depth']}{_kind(config)}{k}"
     if method == HYPOTHETICAL:
         changed = [f"{key} {config[key]}" for key, (_, default, _) in _COMBINATION.items() if config[key] != default]
         parts = " + ".join(default_name(member) for member in config["of"])
         return ", ".join([f"{config['combine']} of {parts}", *changed])
-    kind = "".join(f" {word}" for key, word in _KINDS.items() if config.get(key))
-    return f"{method}{kind}{k}"
+    return f"{method}{_kind(config)}{k}"
+
+
+def _kind(config: Mapping) -> str:
+    words = [word for (key, value), word in _KINDS.items() if config.get(key) == value]
+    if config.get("num_speculative_tokens_per_batch_size"):
+        words.append("by batch size")
+    return "".join(f" {word}" for word in words)
 
 
 def expand(config: Mapping) -> list[dict]:

@@ -27,6 +27,7 @@ def assert_parity(subset, config):
     assert material.differences(live.log, recorded) == []
     counts = live.log.counts()
     assert 0 < counts["accepted"].sum() < counts["drafted"].sum() and live.log.filler.any()
+    assert [live.outputs[i].tolist() for i in range(COUNT)] == [trace.outputs[i].tolist() for i in range(COUNT)]
 
 
 def test_parallel_draft(subset):
@@ -36,7 +37,7 @@ def test_parallel_draft(subset):
 
 
 def test_draft_with_another_vocabulary(subset, tmp_path):
-    from tests.replay.foreign_draft import make
+    from tests.replay.tiny_models import foreign_draft
 
-    config = {"method": "draft_model", "model": str(make(tmp_path)), "num_speculative_tokens": 3}
+    config = {"method": "draft_model", "model": str(foreign_draft(tmp_path)), "num_speculative_tokens": 3}
     assert_parity(subset, config | {"use_heterogeneous_vocab": True})

@@ -31,19 +31,9 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A folder with a random model of 40 tokens, whose greedy text is varied enough to be half right."""
-    torch.manual_seed(0)
-    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, head_dim=16)
-    config = transformers.Qwen3Config(
-        **sizes,
-        num_key_value_heads=1,
-        vocab_size=40,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.4,
-        tie_word_embeddings=False,
-    )
-    folder = tmp_path_factory.mktemp("tiny")
-    transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
+    from tests.replay.tiny_models import random_draft
+
+    return random_draft(tmp_path_factory.mktemp("tiny"), positions=POSITIONS)
 
 
 def greedy(folder, k):

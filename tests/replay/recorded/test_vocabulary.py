@@ -25,16 +25,16 @@ def _one_thread():
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
-    from tests.replay.foreign_draft import make
+    from tests.replay.tiny_models import foreign_draft
 
-    return make(tmp_path_factory.mktemp("foreign"))
+    return foreign_draft(tmp_path_factory.mktemp("foreign"))
 
 
 @pytest.fixture(scope="module")
 def target():
-    from tests.replay.foreign_draft import TARGET
+    from tests.replay.tiny_models import DEMO
 
-    return TARGET
+    return DEMO / "target"
 
 
 @pytest.fixture(scope="module")
