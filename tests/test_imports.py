@@ -15,7 +15,12 @@ HEAVY = {
         "replay/live/",
         *(f"replay/recorded/{name}.py" for name in ("draft_model", "draft_forward", "parallel_draft")),
     ],
-    "transformers": ["replay/recorded/draft_model.py", "replay/recorded/vocabulary.py", "pipeline/ingest/tokenise.py"],
+    "transformers": [
+        "replay/recorded/draft_model.py",
+        "replay/recorded/vocabulary.py",
+        "replay/preflight/templates.py",
+        "pipeline/ingest/tokenise.py",
+    ],
     "arctic_inference": [],
     "numba": ["replay/recorded/"],
     "duckdb": ["pipeline/views.py", "pipeline/rollups.py", "pipeline/export.py"],

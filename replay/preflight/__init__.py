@@ -1,0 +1,1 @@
+"""What can be said of a replay before an engine starts: vocabularies, lengths, settings, memory."""
