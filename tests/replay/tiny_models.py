@@ -37,10 +37,10 @@ _SIZES = dict(
 _LLAMA = _SIZES | dict(head_dim=HEAD_DIM, attention_bias=False, mlp_bias=False, model_type="llama")
 
 
-class _Weights:
+class Weights:
     """What all of them share, drawn in one order from one seed."""
 
-    def __init__(self, bend: float, sharp: float) -> None:
+    def __init__(self, bend: float = 1.1, sharp: float = 8.0) -> None:
         self.random = torch.Generator().manual_seed(0)
         orthogonal = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN, generator=self.random))[0]
         self.embedding = orthogonal[:VOCABULARY] * HIDDEN**0.5  # of length 1 per element, as after a norm
@@ -77,7 +77,7 @@ def build(folder: Path, bend: float = 1.1, sharp: float = 8.0) -> dict[str, str]
     Names: target, mimo (the target's weights in a family that has MTP layers, and one of them), draft, eagle, eagle3,
     medusa. `bend` is how much the context changes the target's next token, `sharp` the logit of the map's own.
     """
-    w = _Weights(bend, sharp)
+    w = Weights(bend, sharp)
     ends = {"model.embed_tokens.weight": w.embedding, "model.norm.weight": torch.ones(HIDDEN)}
     ends["lm_head.weight"] = w.head()
     body = ends | {f"model.layers.{i}.{k}": v for i, layer in enumerate(w.layers) for k, v in layer.items()}
@@ -125,7 +125,7 @@ class MiMoConfig(Qwen2Config):
 """
 
 
-def _eagle3(folder: Path, w: _Weights) -> None:
+def _eagle3(folder: Path, w: Weights) -> None:
     """Knows two tokens of three. The embedding reaches the head through attention: with keys equal to queries, a
     position attends to its own token.
     """
@@ -145,7 +145,8 @@ def _eagle3(folder: Path, w: _Weights) -> None:
     }
     family = dict(architectures=["LlamaForCausalLMEagle3"], num_hidden_layers=1, draft_vocab_size=len(known))
     layers = dict(eagle_aux_hidden_state_layer_ids=[1], num_aux_hidden_states=1)
-    _save(folder, _LLAMA | family | layers, weights)
+    # Else the step before would weigh as much as this one.
+    _save(folder, _LLAMA | family | layers | dict(norm_before_residual=True), weights)
 
 
 def _save(folder: Path, config: dict, weights: dict[str, torch.Tensor]) -> None:
