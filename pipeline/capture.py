@@ -16,7 +16,7 @@ from pipeline.plan import Plan, plan
 from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from replay.live.launch import LiveResult, run_live
-from replay.requests import Requests, Tokens
+from replay.requests import Requests
 from schemas.config import Proposer, ReplayConfig
 from schemas.errors import InputError, ReconciliationError
 from schemas.speculative import proposer_key
@@ -90,9 +90,9 @@ def _table(planned: Plan, requests: Requests, result: LiveResult) -> pa.Table:
     columns = {name: requests.meta.column(name) for name in requests.meta.column_names}
     said = zip(columns["sampling"].to_pylist(), columns["output_tokens"].to_pylist(), strict=True)
     columns |= {
-        "prompt_token_ids": _lists(requests.prompts),
-        "output_token_ids": _lists(result.outputs),
-        "tail_token_ids": _lists(result.tails),
+        "prompt_token_ids": requests.prompts.column(),
+        "output_token_ids": result.outputs.column(),
+        "tail_token_ids": result.tails.column(),
         "output_tokens": pa.array(result.outputs.lengths, pa.int32()),
         "finish_reason": pa.array(result.finish_reason, pa.string()),
         "sampling": pa.array([_sampling(text, tokens, engine.sampling) for text, tokens in said]),
@@ -100,10 +100,6 @@ def _table(planned: Plan, requests: Requests, result: LiveResult) -> pa.Table:
         "extra": pa.repeat(json.dumps({"token_ids": "captured"}), n),
     }
     return pa.table({name: columns[name] for name in TRACE.names}).cast(TRACE)
-
-
-def _lists(tokens: Tokens) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(tokens.offsets, pa.int32()), pa.array(tokens.flat, pa.int32()))
 
 
 def _sampling(text: str | None, output_tokens: int | None, overrides: dict) -> str:

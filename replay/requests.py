@@ -57,6 +57,10 @@ class Tokens:
         np.cumsum(lengths, out=offsets[1:])
         return cls(array.flatten().to_numpy(zero_copy_only=False).astype(np.int32, copy=False), offsets)
 
+    def column(self) -> pa.ListArray:
+        """The sequences as a list<int32> column."""
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.flat, pa.int32()))
+
 
 @dataclass(frozen=True)
 class Requests:

@@ -128,6 +128,8 @@ class RunSection(_Section):
     on two), cores on vLLM's CPU build. Empty = one engine, which sees everything."""
     hang_after_s: float = Field(600.0, gt=0, allow_inf_nan=False)
     """An engine that completes no iteration for so many seconds is ended and its unit failed (live)."""
+    min_equal_outputs: float | None = Field(None, ge=0, le=1)
+    """Gate (live): exit code 10 when a smaller share of a proposer's greedy outputs equals those of none."""
 
     @field_validator("devices", mode="before")
     @classmethod
@@ -158,6 +160,12 @@ class ReplayConfig(_Section):
         names = [p.name for p in self.proposer]
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise ValueError(f"two proposers are called {twice[0]!r}: give each a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> "ReplayConfig":
+        if self.run.min_equal_outputs is not None and self.engine.kind == "recorded":
+            raise ValueError('min_equal_outputs needs an engine, whose outputs it compares: [engine] kind = "vllm"')
         return self
 
 

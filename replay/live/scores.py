@@ -13,7 +13,13 @@ from replay.requests import Tokens
 from schemas.errors import EnvironmentProblem
 
 
-def score(contexts: Tokens, tokens: Sequence[Sequence[int]], spec: dict, done: Callable[[int], None]) -> np.ndarray:
+def score(
+    contexts: Tokens,
+    tokens: Sequence[Sequence[int]],
+    spec: dict,
+    done: Callable[[int], None],
+    beat: Callable[[], None],
+) -> np.ndarray:
     """Log-probabilities of tokens as the next one after their context, from the raw logits (no penalties, no grammar).
 
     Args:
@@ -21,6 +27,7 @@ def score(contexts: Tokens, tokens: Sequence[Sequence[int]], spec: dict, done: C
         tokens: per context, the ids to score; the same number for each.
         spec: as for `replay.live.engine.run_unit`, without speculation.
         done: called with the number of finished contexts.
+        beat: called after every engine iteration.
 
     Returns:
         float64 [contexts, tokens per context], natural logarithm.
@@ -43,7 +50,9 @@ def score(contexts: Tokens, tokens: Sequence[Sequence[int]], spec: dict, done: C
     scores = np.full((len(contexts), len(tokens[0]) if len(tokens) else 0), np.nan)
     finished = 0
     while engine.has_unfinished_requests():
-        for output in engine.step():
+        outputs = engine.step()
+        beat()
+        for output in outputs:
             if output.finished:
                 i, said = int(output.request_id), output.outputs[0].logprobs[0]
                 scores[i] = [said[token].logprob for token in tokens[i]]
