@@ -1,7 +1,7 @@
 """Runs jobs on this machine: in this process, or in a few worker processes that may die without taking the rest along.
 
 Each worker has a pipe of its own and one job at a time, so a worker that is killed costs exactly its job one retry.
-Knows what a job is called and whether it failed; nothing of replay.
+Knows what a job is called, where it may run and whether it failed; nothing of replay.
 """
 
 import logging
@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from threading import Thread
@@ -35,6 +36,7 @@ def run_jobs(
     work: Work,
     workers: int,
     *,
+    devices: Sequence[str] = (),
     done: Callable[[Job, Any], None],
     failed: Callable[[Job, Exception], None],
     progress: Callable[[Job, int], None],
@@ -45,6 +47,7 @@ def run_jobs(
         jobs: what to do, in order.
         work: importable function of (job, progress); runs in the workers.
         workers: processes; 1 = in this process.
+        devices: one for each worker, which every job of it is told; empty = none is told any.
         done: told of each job that succeeded and what it returned.
         failed: told of each job that was given up, and why.
         progress: told how many requests of a job are done.
@@ -53,9 +56,10 @@ def run_jobs(
         InputError, DiskFullError: at once, workers ended: what is wrong is wrong for all.
     """
     if min(workers, len(jobs)) <= 1:
-        _run_here(jobs, work, done, failed, progress)
+        _run_here([replace(job, device=devices[0] if devices else None) for job in jobs], work, done, failed, progress)
     else:
-        _run_pool(jobs, work, min(workers, len(jobs)), done, failed, progress)
+        places = list(devices or [None] * workers)[: len(jobs)]
+        _run_pool(jobs, work, places, done, failed, progress)
 
 
 def _run_here(jobs, work, done, failed, progress) -> None:
@@ -82,7 +86,8 @@ def _run_here(jobs, work, done, failed, progress) -> None:
 class _Worker:
     """A process with a pipe, and the job it has in hand (an index into the jobs)."""
 
-    def __init__(self, context: multiprocessing.context.SpawnContext, work: Work):
+    def __init__(self, context: multiprocessing.context.SpawnContext, work: Work, device: str | None):
+        self.device = device
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
         self.process.start()
@@ -92,7 +97,7 @@ class _Worker:
     def give(self, index: int, job: Job) -> None:
         self.job = index
         with suppress(BrokenPipeError):  # it died: the next look at its pipe says so
-            self.pipe.send(job)
+            self.pipe.send(replace(job, device=self.device))
 
     def end(self) -> None:
         self.process.kill()
@@ -100,7 +105,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _run_pool(jobs, work, workers, done, failed, progress) -> None:
+def _run_pool(jobs, work, free, done, failed, progress) -> None:
     context = multiprocessing.get_context("spawn")
     waiting = list(range(len(jobs)))[::-1]
     tries = [0] * len(jobs)
@@ -117,8 +122,8 @@ def _run_pool(jobs, work, workers, done, failed, progress) -> None:
 
     try:
         while waiting or any(worker.job is not None for worker in crew):
-            while waiting and len(crew) < workers:
-                crew.append(_Worker(context, work))
+            while waiting and free:
+                crew.append(_Worker(context, work, free.pop(0)))
             for worker in crew:
                 if worker.job is None and waiting:
                     index = waiting.pop()
@@ -133,6 +138,7 @@ def _run_pool(jobs, work, workers, done, failed, progress) -> None:
                     index, code = worker.job, worker.process.exitcode
                     crew.remove(worker)
                     worker.end()
+                    free.append(worker.device)
                     error = RuntimeError(f"its worker process ended with exit code {code}")
                     _tell(jobs[index], error)
                     settle(index, error)

@@ -4,6 +4,7 @@ The same call again resumes what is unfinished or says that it is done. What a r
 objects, so that a run killed at any moment ends like one that was not.
 """
 
+import logging
 import os
 import platform
 from collections.abc import Callable
@@ -11,16 +12,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.equality import compare, shard_of
 from pipeline.executor import run_jobs
 from pipeline.history import total
 from pipeline.labels import labels
 from pipeline.plan import Plan, plan
+from pipeline.preflight import Warn, before_replay
 from pipeline.units import Job, perform, shared
 from pipeline.warehouse import RunRecord, Warehouse
-from replay.requests import Requests
+from replay.live.process import check_devices
 from schemas.config import ReplayConfig
-from schemas.errors import EnvironmentProblem, ReconciliationError, SpecreplayError, UnitsFailedError
+from schemas.errors import EnvironmentProblem, GateError, ReconciliationError, SpecreplayError, UnitsFailedError
 from schemas.tables import SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
 
 Report = Callable[[str, int, int], None]
 """(proposer, requests done, requests in all)."""
@@ -37,6 +42,8 @@ class RunOutcome:
     """Why each failed unit failed, by shard."""
     mismatches: list[str]
     """What does not reconcile, one line each."""
+    unequal: list[str]
+    """Where fewer outputs equal those of none than the config's gate asks for, one line each."""
 
     def raise_for_status(self) -> None:
         """Do nothing for a complete run.
@@ -44,6 +51,7 @@ class RunOutcome:
         Raises:
             ReconciliationError: the step log does not add up to the engine's counters; names the first counter.
             UnitsFailedError: some units failed; the same command tries them again.
+            GateError: too few outputs equal those of none.
         """
         if self.mismatches:
             more = f" (and {len(self.mismatches) - 1} more)" if len(self.mismatches) > 1 else ""
@@ -54,10 +62,18 @@ class RunOutcome:
                 f"run {self.run}: {len(self.failed)} units failed, the others are committed; "
                 f"{shard}: {reason}; run the same command again to finish"
             )
+        if self.unequal:
+            more = f" (and {len(self.unequal) - 1} more)" if len(self.unequal) > 1 else ""
+            raise GateError(f"run {self.run}: {self.unequal[0]}{more}")
 
 
 def replay(
-    config: ReplayConfig, warehouse: Warehouse, *, again: bool = False, progress: Report | None = None
+    config: ReplayConfig,
+    warehouse: Warehouse,
+    *,
+    again: bool = False,
+    progress: Report | None = None,
+    warn: Warn | None = None,
 ) -> RunOutcome:
     """Replay the config's trace with each of its proposers.
 
@@ -66,6 +82,7 @@ def replay(
         warehouse: holds the trace; takes the results.
         again: measure once more, as run `…-r2`, `…-r3`, …, although the run is done.
         progress: told (proposer, requests done, requests in all).
+        warn: told each warning of a live replay's preflight, before the first engine starts.
 
     Returns:
         RunOutcome; call `raise_for_status` once its numbers are shown.
@@ -81,9 +98,11 @@ def replay(
         run, record = _choose(warehouse, planned.run, again)
         if record is not None and record.done is not None and _settled(record.done):
             warehouse.write_plan(run, record.plan)  # nothing, unless it was lost
-            return _outcome(run, record.done, already_done=True)
+            return _outcome(run, record.done, config.run.min_equal_outputs, already_done=True)
         warehouse.sweep_run(run)
-        started = {"run": run, "started": _now(), "hardware": _hardware()}
+        started: dict[str, Any] = {"run": run, "started": _now(), "hardware": _hardware()}
+        if planned.live and not {unit.shard for unit in planned.units} <= warehouse.committed(run).keys():
+            started["preflight"] = before_replay(planned, warehouse, warn or (lambda finding: None))
         document = warehouse.write_plan(run, planned.as_dict() | started)
         try:
             failed = _work(planned, warehouse, run, progress or (lambda proposer, done, total: None))
@@ -93,7 +112,7 @@ def replay(
             raise
         done = _summary(planned, warehouse, run, failed) | {"plan": document}
         warehouse.write_done(run, done)
-        return _outcome(run, done, already_done=False)
+        return _outcome(run, done, config.run.min_equal_outputs, already_done=False)
 
 
 def _choose(warehouse: Warehouse, base: str, again: bool) -> tuple[str, RunRecord | None]:
@@ -142,9 +161,8 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
             if unit.shard not in there:
                 failed[unit.shard] = {"reason": reason, "mismatch": mismatch}
                 errors.append(error)
+                log.warning("unit %s failed: %s", unit.shard, reason)
 
-    if planned.live and len(counts) > len(committed):
-        _check_live(planned, warehouse)
     for proposer in shards:
         tell(proposer)
     left = [unit for unit in planned.units if unit.shard not in committed]
@@ -152,10 +170,13 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
         Job(str(warehouse.root), run, planned.trace.name, planned.config, first, tuple(also))
         for first, *also in shared(left, planned.live)
     ]
+    devices = planned.config.run.devices if planned.live else ()
+    check_devices(devices)
     run_jobs(
         jobs,
         perform,
-        1 if planned.live else planned.config.run.workers,  # live: one engine at a time
+        max(1, len(devices)) if planned.live else planned.config.run.workers,  # live: an engine per device
+        devices=devices,
         done=lambda job, facts: advance(job, sum(len(unit.rows) for unit in job.units)),
         failed=give_up,
         progress=advance,
@@ -165,28 +186,16 @@ def _work(planned: Plan, warehouse: Warehouse, run: str, report: Report) -> dict
             raise errors[0]
         shard, first = next(iter(failed.items()))
         raise UnitsFailedError(f"run {run}: all {len(errors)} units failed; {shard}: {first['reason']}")
+    if planned.live:
+        failed |= {shard: {"reason": why, "mismatch": False} for shard, why in compare(planned, warehouse, run).items()}
     return failed
-
-
-def _check_live(planned: Plan, warehouse: Warehouse) -> None:
-    """Ask vLLM about every proposer and request before the first engine starts."""
-    from replay.live.launch import check_live
-
-    columns = ["request_id", "prompt_token_ids", "output_token_ids", "tail_token_ids", "output_tokens", "sampling"]
-    requests = Requests.from_table(warehouse.read_trace(planned.trace.name, columns, planned.units[0].rows))
-    limit = planned.config.trace.max_model_len
-    check_live(
-        requests,
-        planned.config.engine,
-        planned.config.proposer,
-        max_model_len=None if limit == "none" else limit,
-    )
 
 
 def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, dict]) -> dict[str, Any]:
     """done.json, but for the plan: a function of the plan, the commit objects and what failed (and of the clock)."""
     committed = warehouse.committed(run)
-    mine = {unit.shard: committed[unit.shard] for unit in planned.units if unit.shard in committed}
+    names = [name for unit in planned.units for name in (unit.shard, shard_of(unit))]
+    mine = {name: committed[name] for name in names if name in committed}
     known = labels(planned, warehouse)
     proposers: dict[str, dict] = {p.name: {"key": p.key} | known[p.name] for p in planned.config.proposer}
     trees: dict[str, list[dict]] = {}
@@ -201,6 +210,8 @@ def _summary(planned: Plan, warehouse: Warehouse, run: str, failed: dict[str, di
             entry |= {key: value for key, value in facts.items() if key not in ("engine", "tree")}
             if "tree" in facts:
                 trees.setdefault(unit.proposer.name, []).append(facts["tree"])
+        if shard_of(unit) in mine:
+            entry |= mine[shard_of(unit)]["facts"]
     for name, found in trees.items():
         proposers[name]["tree"] = total(found)
     checked = [entry["reconciliation"]["ok"] for _, entry in _engines(proposers) if "reconciliation" in entry]
@@ -227,7 +238,7 @@ def _engines(proposers: dict[str, dict]) -> list[tuple[str, dict]]:
     return out
 
 
-def _outcome(run: str, done: dict, already_done: bool) -> RunOutcome:
+def _outcome(run: str, done: dict, least_equal: float | None, already_done: bool) -> RunOutcome:
     mismatches = [unit["reason"] for unit in done["failed"].values() if unit["mismatch"]]
     for name, entry in _engines(done["proposers"]):
         for wrong in entry.get("reconciliation", {}).get("mismatches", ()):
@@ -237,7 +248,25 @@ def _outcome(run: str, done: dict, already_done: bool) -> RunOutcome:
                 f"{wrong['step_log']} in the step log"
             )
     failed = {shard: unit["reason"] for shard, unit in done["failed"].items() if not unit["mismatch"]}
-    return RunOutcome(run, done["status"], already_done, failed, mismatches)
+    return RunOutcome(run, done["status"], already_done, failed, mismatches, _unequal(done, least_equal))
+
+
+def _unequal(done: dict, least: float | None) -> list[str]:
+    if least is None:
+        return []
+    out = []
+    for name, entry in _engines(done["proposers"]):
+        if (said := entry.get("outputs")) is None:
+            continue
+        compared, equal = said["compared"], said["equal"]
+        if not compared:
+            out.append(f"proposer {name}: no request was sampled greedily, so [run] min_equal_outputs cannot hold")
+        elif equal < least * compared:
+            out.append(
+                f"proposer {name}: {equal:,} of {compared:,} outputs equal those of none "
+                f"({equal / compared:.1%}); [run] min_equal_outputs = {least:g}"
+            )
+    return out
 
 
 def _now() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.plan import Unit
+from pipeline.plan import Unit, arrivals
 from pipeline.rollups import rollups
 from pipeline.warehouse import Warehouse
 from replay.recorded.engine import NGRAM
@@ -20,7 +20,7 @@ from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import ReplayConfig
 from schemas.errors import ReconciliationError
-from schemas.tables import NO_GROUP, REQUESTS
+from schemas.tables import DISPATCHES, NO_GROUP, OUTPUTS, REQUESTS
 
 _FROM_TRACE = ("request_id", "session_id", "turn", "tenant", "workload", "arrival", "prompt_tokens")
 _COLUMNS = (
@@ -48,6 +48,8 @@ class Job:
     config: ReplayConfig
     unit: Unit
     also: tuple[Unit, ...] = ()
+    device: str | None = None
+    """Where its engine runs, an entry of [run] devices; None = anywhere, or without an engine."""
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -170,9 +172,21 @@ def _walked(unit: Unit, requests: Requests, log: StepLog) -> Made:
 def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
     from replay.live.launch import run_live
 
-    engine, proposer = job.config.engine.at(job.unit.concurrency), job.unit.proposer
+    engine, run, proposer = job.config.engine.at(job.unit.concurrency), job.config.run, job.unit.proposer
+    scheduled = None
+    if engine.pace == "arrival":
+        scheduled = np.rint(arrivals(requests.meta, job.trace) / engine.speed).astype(np.int64)
     try:
-        result = run_live(requests, engine, proposer, max_model_len=_limit(job.config), progress=progress)
+        result = run_live(
+            requests,
+            engine,
+            proposer,
+            max_model_len=_limit(job.config),
+            scheduled_us=scheduled,
+            device=job.device,
+            hang_after_s=run.hang_after_s,
+            progress=progress,
+        )
     except ValueError as error:
         raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
     columns = {
@@ -180,11 +194,41 @@ def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
         "first_token_us": result.first_token_us,
         "finished_us": result.finished_us,
         "prefix_cache_hit_tokens": result.prefix_cache_hit_tokens,
-        "output_digest": digests(result.outputs, job.run),
+        "output_digest": [
+            digest if greedy else None
+            for digest, greedy in zip(digests(result.outputs, job.run), result.greedy, strict=True)
+        ],
     }
     made = tables(job.unit, requests, result.log, result.outputs.lengths, columns)
     made["engine_steps"] = result.engine_steps
-    yield made, {"engine": result.engine, "reconciliation": result.reconciliation}
+    made["outputs"] = _outputs(job.unit, result.outputs, result.cuts)
+    if scheduled is not None:
+        made["dispatches"] = _dispatches(job.unit, scheduled, result.dispatched_us)
+    where = {"engines_at_once": max(1, len(run.devices))} | ({} if job.device is None else {"devices": job.device})
+    yield made, {"engine": result.engine | where, "reconciliation": result.reconciliation}
+
+
+def _outputs(unit: Unit, outputs: Tokens, cuts: Tokens) -> pa.Table:
+    columns = {
+        "proposer": pa.repeat(unit.proposer.name, len(outputs)),
+        "concurrency": pa.repeat(pa.scalar(unit.concurrency, pa.int32()), len(outputs)),
+        "request": unit.positions.astype(np.int32),
+        "output_token_ids": outputs.column(),
+        "cut_token_ids": cuts.column(),
+    }
+    return pa.table(columns, schema=OUTPUTS)
+
+
+def _dispatches(unit: Unit, scheduled_us: np.ndarray, dispatched_us: np.ndarray) -> pa.Table:
+    n = len(unit.positions)
+    columns = {
+        "proposer": pa.repeat(unit.proposer.name, n),
+        "concurrency": pa.repeat(pa.scalar(unit.concurrency, pa.int32()), n),
+        "request": unit.positions.astype(np.int32),
+        "scheduled_us": scheduled_us,
+        "dispatched_us": dispatched_us,
+    }
+    return pa.table(columns, schema=DISPATCHES)
 
 
 def tables(

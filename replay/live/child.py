@@ -1,49 +1,74 @@
 """The engine's process: `python -m replay.live.child WORKDIR` runs the unit in WORKDIR and leaves the result there.
 
-With `--check` it only asks vLLM whether it takes the settings of every unit in WORKDIR, and starts no engine.
+With `--check` it only asks vLLM about the settings of every unit in WORKDIR (findings.json), and starts no engine.
 
-Standard output carries one line per finished request (`done N`) and nothing else; what vLLM prints goes to standard
-error. An error a user can meet is left in error.json as its kind and its one line.
+Standard output carries one line per finished request (`done N`), now and then `alive` while engine iterations end, and
+nothing else; what vLLM prints goes to standard error. SIGUSR1 leaves the stacks of all threads there. An error a user
+can meet is left in error.json as its kind and its one line.
 """
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import signal
+import stat
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from replay.live.ask import ask
 from replay.live.engine import UnitResult, run_unit
-from replay.live.settings import engine_config, last_words, sampling_params
+from replay.live.scores import score
+from replay.live.settings import last_words
+from replay.preflight.lengths import Lengths
 from replay.requests import Tokens
+from schemas.config import Proposer
 from schemas.errors import EnvironmentProblem, InputError, SpecreplayError
 
 
 def main(workdir: Path, check: bool = False) -> int:
     """Run (or check) what is in `workdir`; returns the exit code."""
     _die_with_parent()
+    faulthandler.register(signal.SIGUSR1)
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    last, every = 0.0, 1.0
 
     def done(finished: int) -> None:
         print(f"done {finished}", file=lines)
 
+    def beat() -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= every:
+            last = now
+            print("alive", file=lines)
+
     try:
         specs = json.loads((workdir / "specs.json").read_text())
+        if (bound := specs[0].get("cores")) is not None:
+            os.sched_setaffinity(0, bound)
         with pa.OSFile(str(workdir / "requests.arrow")) as source:
             table = pa.ipc.open_file(source).read_all()
         prompts = Tokens.of_column(table["prompt_token_ids"])
-        rows = table.select(["sampling", "output_tokens"]).to_pylist()
+        rows = table.select(["sampling", "output_tokens", "scheduled_us"]).to_pylist()
         ids = table["request_id"].to_pylist()
         if check:
-            for spec in specs:
-                sampling_params(rows, ids, prompts, spec, engine_config(spec))
+            _check(workdir, specs, ids, prompts, rows)
             return 0
-        result = run_unit(prompts, rows, ids, specs[0], done)
+        every = specs[0]["beat_s"]
+        for name in ("specs.json", "requests.arrow"):  # if we are killed, no prompt lies about
+            (workdir / name).unlink()
+        if (tokens := specs[0].get("score")) is not None:
+            np.save(workdir / "scores.npy", score(prompts, tokens, specs[0], done, beat))
+            return 0
+        result = run_unit(prompts, rows, ids, specs[0], done, beat)
         _write(workdir, result)
         return 0
     except BrokenPipeError:
@@ -59,6 +84,15 @@ def main(workdir: Path, check: bool = False) -> int:
         return error.exit_code
 
 
+def _check(workdir: Path, specs: list[dict], ids: list[str], prompts: Tokens, rows: list[dict]) -> None:
+    asked = json.loads((workdir / "ask.json").read_text())
+    proposers = [Proposer.model_validate(given) for given in asked["proposers"]]
+    with np.load(workdir / "lengths.npz") as file:
+        lengths, outputs = Lengths(file["prompt"], file["output"]), file["ids"]
+    findings = ask(specs, proposers, ids, prompts, rows, lengths, outputs, asked["device_memory"])
+    (workdir / "findings.json").write_text(json.dumps([finding.as_dict() for finding in findings]))
+
+
 def _write(workdir: Path, result: UnitResult) -> None:
     record = result.record
     slots = {s.engine_id: i for i, s in enumerate(result.sequences)}
@@ -66,7 +100,7 @@ def _write(workdir: Path, result: UnitResult) -> None:
     if len(order):
         record["rows"][:, 1] = order[record["rows"][:, 1]]
     ids = Tokens.of([s.ids for s in result.sequences])
-    times = np.array([(s.submitted, s.first, s.finished) for s in result.sequences]).reshape(-1, 3)
+    times = np.array([(s.due, s.submitted, s.first, s.finished) for s in result.sequences]).reshape(-1, 4)
     np.savez(
         workdir / "result.npz",
         iterations=record["iterations"],
@@ -86,16 +120,30 @@ def _write(workdir: Path, result: UnitResult) -> None:
         "counters": result.counters,
         "facts": result.facts,
         "grammar": result.grammar,
+        "greedy": result.greedy,
     }
     (workdir / "result.json").write_text(json.dumps(detail))
 
 
 def _die_with_parent() -> None:
-    """On Linux, be killed when the parent dies: an engine must not outlive the replay that wanted it."""
+    """Be killed when the parent dies: an engine must not outlive the replay that wanted it.
+
+    On Linux the kernel does it, whatever we are in; everywhere the pipe on our standard input ends with the parent.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] == ["--check"]))
+    code = main(Path(sys.argv[1]), sys.argv[2:] == ["--check"])
+    sys.stderr.flush()
+    os._exit(code)  # the result is written; taking torch apart would take seconds, or hang

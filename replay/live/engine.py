@@ -1,4 +1,4 @@
-"""One unit of live work: a vLLM engine in this process, requests in order and at most `concurrency` in flight.
+"""One unit of live work: a vLLM engine in this process, requests in order or on schedule, `concurrency` at once.
 
 Token ids go in and out, never text. Returns what the engine put out and what the recorder in its worker saw; knows
 nothing of steps, coverage or files.
@@ -26,6 +26,8 @@ COUNTERS = {
 """vLLM's Prometheus counters that are read before and after."""
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 16, 8
+_NAP_S = 0.5
+"""Longest sleep until the next request is due, so that we still show signs of life."""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Sequence:
     """What became of one request. `ids` is all that was put out, cut or tail not yet told apart."""
 
     ids: list[int] = field(default_factory=list)
+    due: float = 0.0
     submitted: float = 0.0
     first: float = 0.0
     finished: float = 0.0
@@ -56,22 +59,30 @@ class UnitResult:
     facts: dict
     grammar: list[int]
     """Requests under a structured-output grammar, which cuts candidates."""
+    greedy: list[bool]
+    """Per request, whether it is sampled greedily: its output can then be compared token for token."""
 
 
-def run_unit(prompts: Tokens, rows: list[dict], ids: list[str], spec: dict, done: Callable[[int], None]) -> UnitResult:
+def run_unit(
+    prompts: Tokens, rows: list[dict], ids: list[str], spec: dict, done: Callable[[int], None], beat: Callable[[], None]
+) -> UnitResult:
     """Start the engine, warm it up, run every request, shut it down.
 
     Args:
         prompts: prompt ids per request.
-        rows: per request `sampling` and `output_tokens` (see `settings.sampling_params`).
+        rows: per request `sampling` and `output_tokens` (see `settings.sampling_params`), and `scheduled_us`: when it
+            is sent, since the first one is; None for all = as soon as one before it has finished.
         ids: request ids as in the trace, for errors.
         spec: see `replay.live.launch`.
         done: called with the number of finished requests.
+        beat: called when the engine has started, after every iteration, and often while nothing is due.
 
     Raises:
         InputError: a setting or a request that vLLM refuses.
         EnvironmentProblem: the engine cannot start, or dies.
     """
+    from vllm.sampling_params import SamplingType
+
     config = engine_config(spec)
     params = sampling_params(rows, ids, prompts, spec, config)
     limit = config.model_config.max_model_len
@@ -79,18 +90,24 @@ def run_unit(prompts: Tokens, rows: list[dict], ids: list[str], spec: dict, done
     lengths = [min(limit, len(prompts[i]) + p.max_tokens + tail) for i, p in enumerate(params)]
     sized_by = size_kv_cache(config, lengths, spec["concurrency"])
     engine, runner = _start(config)
-    _warm_up(engine, spec["concurrency"], limit)
+    beat()
+    _warm_up(engine, spec["concurrency"], limit, beat)
     engine.collective_rpc("start_step_log")
     engine.reset_prefix_cache()
     before = _counters(engine)
     loop = (_TailLoop if tail else _Loop)(engine, prompts, params, ids, limit, tail)
-    sequences, steps = loop.run(spec["concurrency"], done)
+    schedule = None if any(row["scheduled_us"] is None for row in rows) else [row["scheduled_us"] for row in rows]
+    sequences, steps = loop.run(spec["concurrency"], done, beat, schedule)
+    beat()
     after = _counters(engine)
     record = engine.collective_rpc("take_step_log")[0]
     facts = _facts(config, runner, sized_by)
+    beat()
     engine.engine_core.shutdown()
+    beat()
     grammar = [i for i, p in enumerate(params) if p.structured_outputs is not None]
-    return UnitResult(sequences, record, steps, _difference(after, before), facts, grammar)
+    greedy = [p.sampling_type == SamplingType.GREEDY for p in params]
+    return UnitResult(sequences, record, steps, _difference(after, before), facts, grammar, greedy)
 
 
 def _start(config):
@@ -103,7 +120,7 @@ def _start(config):
         raise EnvironmentProblem(f"the engine cannot start: {last_words(error)}") from error
 
 
-def _warm_up(engine, concurrency: int, limit: int) -> None:
+def _warm_up(engine, concurrency: int, limit: int, beat: Callable[[], None]) -> None:
     """Run a few tokens, so that compilation on first use is in nobody's time. A repeating prompt makes drafts."""
     from vllm import SamplingParams
 
@@ -114,10 +131,11 @@ def _warm_up(engine, concurrency: int, limit: int) -> None:
         engine.add_request(f"warm-up-{i}", {"prompt_token_ids": [1, 2] * (prompt // 2) or [1]}, params)
     while engine.has_unfinished_requests():
         engine.step()
+        beat()
 
 
 class _Loop:
-    """The closed loop: the next request goes in when one is finished."""
+    """Sends requests and takes their outputs in."""
 
     def __init__(self, engine, prompts: Tokens, params: list, ids: list[str], limit: int, tail: int) -> None:
         self.engine, self.prompts, self.params, self.ids = engine, prompts, params, ids
@@ -125,17 +143,37 @@ class _Loop:
         self.ends: dict[int, tuple] = {}
         self.sequences = [Sequence() for _ in params]
 
-    def run(self, concurrency: int, done: Callable[[int], None]) -> tuple[list[Sequence], np.ndarray]:
+    def run(
+        self, concurrency: int, done: Callable[[int], None], beat: Callable[[], None], schedule: list[int] | None = None
+    ) -> tuple[list[Sequence], np.ndarray]:
+        """All requests: on schedule (µs since now), or each as soon as fewer than `concurrency` are on their way.
+
+        On schedule the engine runs `concurrency` at once and queues the rest itself, as a server's does.
+        """
+        clock, begin, requests = time.perf_counter, time.perf_counter(), len(self.params)
         submitted = finished = 0
+        order = list(range(requests))
+        if schedule is not None:
+            order.sort(key=schedule.__getitem__)
+            for sequence, offset in zip(self.sequences, schedule, strict=True):
+                sequence.due = begin + offset / 1e6
         steps = []
-        while finished < len(self.params):
-            while submitted < len(self.params) and submitted - finished < concurrency:
-                self.submit(submitted)
+        while finished < requests:
+            while submitted < requests:
+                i = order[submitted]
+                if submitted - finished >= concurrency if schedule is None else clock() < self.sequences[i].due:
+                    break
+                self.submit(i)
                 submitted += 1
-            start = time.perf_counter()
+            if submitted == finished:
+                time.sleep(min(max(self.sequences[order[submitted]].due - clock(), 0), _NAP_S))
+                beat()
+                continue
+            start = clock()
             outputs = self.engine.step()
-            now = time.perf_counter()
+            now = clock()
             steps.append((start, now))
+            beat()
             for output in outputs:
                 if self.receive(int(output.request_id), output, now):
                     finished += 1
@@ -147,6 +185,7 @@ class _Loop:
 
         sequence = self.sequences[i]
         sequence.submitted = time.perf_counter()
+        sequence.due = sequence.due or sequence.submitted
         prompt = {"prompt_token_ids": self.prompts[i].tolist()}
         try:
             sequence.engine_id = self.engine.add_request(str(i), prompt, self.params[i])
@@ -227,7 +266,7 @@ def _facts(config, runner: str, sized_by: str) -> dict:
     return {
         "vllm": vllm.__version__,
         "torch": torch.__version__,
-        "runner": "v1",
+        "runner": "v2" if config.use_v2_model_runner else "v1",
         "model_runner": runner,
         "device": current_platform.get_device_name(),
         "dtype": str(config.model_config.dtype).removeprefix("torch."),

@@ -1,28 +1,25 @@
 """Run one unit of live work in a clean process of its own: requests go in, step log and outputs come out.
 
-Imports no vLLM, torch or numba. One process per engine: a second engine in the same process is poisoned by the first
-(and by numba), and a crash must not take the replay with it.
+Imports no vLLM, torch or numba. One process per engine (`replay.live.process`): a second engine in the same process is
+poisoned by the first (and by numba), and a crash must not take the replay with it.
 """
 
 import importlib.util
 import json
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-import replay
+from replay.live.lookup import fills_up, found
+from replay.live.process import START_LIMIT_S, cores, run_child
 from replay.live.reconcile import reconcile, reconcile_ids
-from replay.live.steplog import Lengths, Rules, engine_steps, step_log
+from replay.live.record import ROW_FIELDS
+from replay.live.steplog import Lengths, Rules, emptied, engine_steps, step_log
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import EngineSection, Proposer
@@ -34,8 +31,10 @@ class LiveResult:
     """What one engine did with one proposer; everything in request order.
 
     log: every decode step. engine_steps: every engine iteration (`schemas.tables.ENGINE_STEPS`). outputs, tails: ids
-    put out, and what the target would have said past the end. finish_reason: stop, length, … first_token_us,
-    finished_us: int64, since the request was submitted. prefix_cache_hit_tokens: int32. reconciliation: see
+    put out, and what the target would have said past the end; cuts: ids of the last step that the end cut off. greedy:
+    bool, sampled greedily. finish_reason: stop, length, … first_token_us,
+    finished_us: int64, since the request was due: sent, or scheduled where a schedule was given. dispatched_us: int64,
+    when it was sent, since the first request was due. prefix_cache_hit_tokens: int32. reconciliation: see
     `replay.live.reconcile`. engine: versions, device, KV-cache capacity and settings as vLLM states them.
     """
 
@@ -43,9 +42,12 @@ class LiveResult:
     engine_steps: pa.Table
     outputs: Tokens
     tails: Tokens
+    cuts: Tokens
+    greedy: np.ndarray
     finish_reason: list[str]
     first_token_us: np.ndarray
     finished_us: np.ndarray
+    dispatched_us: np.ndarray
     prefix_cache_hit_tokens: np.ndarray
     reconciliation: dict
     engine: dict
@@ -58,6 +60,9 @@ def run_live(
     *,
     max_model_len: int | None,
     tail_tokens: int = 0,
+    scheduled_us: np.ndarray | None = None,
+    device: str | None = None,
+    hang_after_s: float = START_LIMIT_S,
     progress: Callable[[int], None] | None = None,
     log_dir: Path | None = None,
 ) -> LiveResult:
@@ -65,47 +70,66 @@ def run_live(
 
     Args:
         requests: prompts; a row's `sampling` and `output_tokens` bound its output unless `engine.sampling` does.
-        engine: model, EngineArgs, concurrency, sampling.
+        engine: model, EngineArgs, one concurrency, sampling.
         proposer: vLLM's speculative_config, or "none".
         max_model_len: limit of prompt + output; None = what the EngineArgs or the model say.
         tail_tokens: with "none": ids to add past each end, as `tails`.
+        scheduled_us: int64 per request, when it is sent since the first one is; `engine.concurrency` of them run, the
+            others wait in the engine's own queue. None = each is sent as soon as one before it has finished.
+        device: an entry of [run] devices; None = everything this process sees.
+        hang_after_s: an engine that completes no iteration for so many seconds is ended.
         progress: called with the number of finished requests.
         log_dir: where the engine's own log is kept, `<proposer>.log`; None = a temporary file, kept only when the
             engine fails.
 
     Raises:
         InputError: a setting or request that vLLM refuses; one line that names it.
-        EnvironmentProblem: no engine here, or it cannot start, or it died; one line with its last words.
+        EnvironmentProblem: no engine here, or it cannot start, hangs, or died; one line with its last words.
         ReconciliationError: the record does not put out the outputs' tokens, so no step log can be made of it.
     """
     _check(engine, proposer, tail_tokens)
     spec = _spec(engine, proposer, max_model_len, tail_tokens)
-    with _workdir(requests, [spec]) as workdir:
-        _run_child(workdir, log_dir, proposer.name, progress)
+    spec |= {"cores": cores(device), "beat_s": min(1.0, hang_after_s / 4)}
+    with _workdir(requests, [spec], scheduled_us) as workdir:
+        run_child(
+            workdir,
+            log_dir,
+            proposer.name,
+            runner=engine.runner,
+            device=device,
+            hang_after_s=hang_after_s,
+            progress=progress,
+        )
         return _collect(workdir, requests, engine, proposer)
 
 
-def check_live(
-    requests: Requests, engine: EngineSection, proposers: Sequence[Proposer], *, max_model_len: int | None
-) -> None:
-    """Ask vLLM whether it takes every proposer's settings and every request, before any engine starts.
-
-    One process builds vLLM's configs and sampling settings and no model, so that what is refused is refused before
-    hours of work and not behind them.
+def score_live(
+    contexts: Tokens,
+    tokens: Sequence[Sequence[int]],
+    engine: EngineSection,
+    *,
+    max_model_len: int | None,
+    device: str | None = None,
+    hang_after_s: float = START_LIMIT_S,
+) -> np.ndarray:
+    """What the target itself thinks of tokens, by one plain forward over the context of each; see `replay.live.scores`.
 
     Args:
-        requests, engine, max_model_len: as for `run_live`.
-        proposers: all of the run.
+        contexts: ids before the token, one sequence per entry.
+        tokens: per context, the ids to score; the same number for each.
+        engine, max_model_len, device, hang_after_s: as for `run_live`.
+
+    Returns:
+        float64 [contexts, tokens per context], natural log-probability from raw logits.
 
     Raises:
-        InputError: the first setting or request that vLLM refuses.
-        EnvironmentProblem: no engine here.
+        EnvironmentProblem: no engine here, or it cannot start, hangs, or died; one line with its last words.
     """
-    for proposer in proposers:
-        _check(engine, proposer, 0)
-    each = product(proposers, map(engine.at, engine.concurrencies))
-    with _workdir(requests, [_spec(at, proposer, max_model_len, 0) for proposer, at in each]) as workdir:
-        _run_child(workdir, None, "check", None, "--check")
+    spec = _spec(engine, Proposer(name="none", config={"method": "none"}, key=""), max_model_len, 0)
+    spec |= {"cores": cores(device), "beat_s": min(1.0, hang_after_s / 4), "score": [list(ids) for ids in tokens]}
+    with _workdir(Requests.from_lists(contexts, [[] for _ in contexts]), [spec]) as workdir:
+        run_child(workdir, None, "scores", runner=engine.runner, device=device, hang_after_s=hang_after_s)
+        return np.load(workdir / "scores.npy")
 
 
 def _only(engine: EngineSection) -> int:
@@ -127,12 +151,12 @@ def _spec(engine: EngineSection, proposer: Proposer, max_model_len: int | None, 
 
 
 @contextmanager
-def _workdir(requests: Requests, specs: list[dict]) -> Generator[Path]:
+def _workdir(requests: Requests, specs: list[dict], scheduled_us: np.ndarray | None = None) -> Generator[Path]:
     with tempfile.TemporaryDirectory(prefix="specreplay-") as scratch:
         workdir = Path(scratch)
         try:
             (workdir / "specs.json").write_text(json.dumps(specs))
-            _hand_over(requests, workdir / "requests.arrow")
+            _hand_over(requests, scheduled_us, workdir / "requests.arrow")
         except OSError as error:
             raise EnvironmentProblem(f"cannot write to {workdir.parent}: {error.strerror or error}") from error
         yield workdir
@@ -141,8 +165,6 @@ def _workdir(requests: Requests, specs: list[dict]) -> Generator[Path]:
 def _check(engine: EngineSection, proposer: Proposer, tail_tokens: int) -> None:
     if engine.model is None:
         raise InputError("[engine]: model = the folder of the target model is needed for a live run")
-    if engine.runner == "v2":
-        raise InputError('[engine]: runner = "v2": live logging of the V2 runner is not available yet; use "v1"')
     if tail_tokens and proposer.method != "none":
         raise InputError(f"proposer {proposer.name!r}: tails are captured without speculation only")
     for where, model in (("[engine]", engine.model), (f"proposer {proposer.name!r}", proposer.config.get("model"))):
@@ -154,86 +176,33 @@ def _check(engine: EngineSection, proposer: Proposer, tail_tokens: int) -> None:
             raise InputError(f"{where}: model = {model!r}: no such folder")
     if importlib.util.find_spec("vllm") is None:
         raise EnvironmentProblem("vllm is not installed here, so nothing can run live: `make setup` installs it")
+    if engine.runner == "v2" and importlib.util.find_spec("triton") is None:
+        raise EnvironmentProblem(
+            '[engine]: runner = "v2" needs Triton, which vLLM\'s CPU build comes without; use runner = "v1" here'
+        )
 
 
-def _hand_over(requests: Requests, path: Path) -> None:
+def _hand_over(requests: Requests, scheduled_us: np.ndarray | None, path: Path) -> None:
     meta = requests.meta
-    prompts = pa.ListArray.from_arrays(pa.array(requests.prompts.offsets, pa.int32()), requests.prompts.flat)
     table = pa.table(
         {
-            "prompt_token_ids": prompts,
+            "prompt_token_ids": requests.prompts.column(),
             "request_id": meta["request_id"],
             "sampling": meta["sampling"],
             "output_tokens": meta["output_tokens"],
+            "scheduled_us": pa.nulls(len(requests), pa.int64()) if scheduled_us is None else scheduled_us,
         }
     )
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
 
-def _environment() -> dict[str, str]:
-    """The engine's environment: V1 runner, everything in one process, threads that leave the machine room."""
-    env = dict(os.environ)
-    home = str(Path(replay.__file__).resolve().parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join(p for p in (home, env.get("PYTHONPATH")) if p)
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
-    # numba (n-gram) shares the OpenMP pool and would widen it, for the target model as well.
-    env["NUMBA_NUM_THREADS"] = env["OMP_NUM_THREADS"]
-    return env | {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def _run_child(
-    workdir: Path, log_dir: Path | None, name: str, progress: Callable[[int], None] | None, *options: str
-) -> None:
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-    log = (log_dir or workdir) / f"{safe}.log"
-    with log.open("wb") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "replay.live.child", str(workdir), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=_environment(),
-        )
-        try:
-            assert child.stdout is not None
-            for line in child.stdout:
-                if progress is not None and line.startswith("done "):
-                    progress(int(line.split()[1]))
-            code = child.wait()
-        finally:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            child.stdout.close()
-    if code == 0:
-        return
-    error = workdir / "error.json"
-    if error.exists():
-        said = json.loads(error.read_text())
-        if said["kind"] == "input":
-            raise InputError(said["message"])
-        message = said["message"]
-    else:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        message = f"the engine {how}; its last words: {_last_line(log)}"
-    if log_dir is None:
-        handle, kept = tempfile.mkstemp(prefix=f"specreplay-{safe}-", suffix=".log")
-        os.close(handle)
-        log = Path(shutil.copyfile(log, kept))
-    raise EnvironmentProblem(f"proposer {name!r}: {message} (log: {log})")
-
-
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "(nothing)")[-400:]
+def _cuts(rows: np.ndarray, sampled_ids: np.ndarray, put_out: Tokens) -> Tokens:
+    """Per request, ids its last step put out past the cut; `rows` and `sampled_ids` as for `reconcile_ids`."""
+    owner = np.repeat(rows[:, ROW_FIELDS.index("slot")], rows[:, ROW_FIELDS.index("sampled")])
+    seen = sampled_ids[np.argsort(owner, kind="stable")]
+    bounds = np.searchsorted(np.sort(owner), np.arange(len(put_out) + 1))
+    return Tokens.of([seen[bounds[i] + n : bounds[i + 1]] for i, n in enumerate(put_out.lengths)])
 
 
 def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer: Proposer) -> LiveResult:
@@ -242,26 +211,35 @@ def _collect(workdir: Path, requests: Requests, engine: EngineSection, proposer:
         a = dict(file)
     put_out = Tokens(a["flat"], a["offsets"])
     lengths = Lengths(requests.prompts.lengths, a["ends"], put_out.lengths - a["ends"])
-    shortest = proposer.config.get("prompt_lookup_min", 0)
-    rules = Rules(detail["facts"]["max_model_len"], shortest, frozenset(detail["grammar"]))
+    facts, rows, config = detail["facts"], a["rows"], proposer.config
+    shortest = config.get("prompt_lookup_min", 0)
+    rules = Rules(facts["max_model_len"], shortest, frozenset(detail["grammar"]), facts["async_scheduling"])
+    looked_up = (
+        found(rows, requests.prompts, put_out, config, facts["runner"]) if fills_up(config, facts["runner"]) else None
+    )
     try:
-        log = step_log(a["rows"], a["iterations"][:, 4], lengths, rules)
+        log = step_log(rows, a["iterations"][:, 4], lengths, rules, looked_up)
     except ValueError as error:
         raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
     ids = requests.meta["request_id"].to_pylist()
-    submitted, first, finished = a["times"].T
-    verdict = reconcile(log, detail["counters"], lengths.output, lengths.run_on, detail["per_request"], ids)
-    verdict["mismatches"] += reconcile_ids(a["rows"], a["draft_ids"], a["sampled_ids"], put_out, ids)
+    due, sent, first, finished = a["times"].T
+    verdict = reconcile(
+        log, detail["counters"], lengths.output, lengths.run_on, detail["per_request"], ids, emptied(log, rows)
+    )
+    verdict["mismatches"] += reconcile_ids(rows, a["draft_ids"], a["sampled_ids"], put_out, ids)
     verdict["ok"] = not verdict["mismatches"]
     return LiveResult(
         log=log,
         engine_steps=engine_steps(a, lengths, log, a["steps"], proposer.name, _only(engine)),
         outputs=Tokens.of([put_out[i][:end].tolist() for i, end in enumerate(a["ends"])]),
         tails=Tokens.of([put_out[i][end:].tolist() for i, end in enumerate(a["ends"])]),
+        cuts=_cuts(rows, a["sampled_ids"], put_out),
+        greedy=np.array(detail["greedy"], bool),
         finish_reason=detail["finish_reason"],
-        first_token_us=np.rint((first - submitted) * 1e6).astype(np.int64),
-        finished_us=np.rint((finished - submitted) * 1e6).astype(np.int64),
+        first_token_us=np.rint((first - due) * 1e6).astype(np.int64),
+        finished_us=np.rint((finished - due) * 1e6).astype(np.int64),
+        dispatched_us=np.rint((sent - due.min(initial=np.inf)) * 1e6).astype(np.int64),
         prefix_cache_hit_tokens=a["cached"],
         reconciliation=verdict,
-        engine=detail["facts"],
+        engine=facts,
     )

@@ -1,4 +1,6 @@
-"""A live replay that is killed between two proposers, and what capture leaves, on the real engine in small."""
+"""Live replays on the real engine in small: killed between two proposers, with proposers that break down, several
+concurrencies on several devices, requests on schedule; and what capture leaves.
+"""
 
 import json
 import os
@@ -11,14 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from breaking_proposer import WHERE
 from small_traces import NGRAM, config, rows, table
 
 from pipeline.capture import capture
 from pipeline.plan import plan
 from pipeline.run import replay
+from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
 from schemas.config import ReplayConfig
-from schemas.errors import InputError
+from schemas.errors import InputError, UnitsFailedError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -27,10 +31,10 @@ MODEL = Path(os.environ.get("SPECREPLAY_TEST_MODELS") or HERE.parents[1] / "exam
 COUNTS = ("request_id", "proposer", "output_tokens", "steps", "rounds", "drafted", "accepted", "overrun")
 
 
-def live(*proposers: dict) -> ReplayConfig:
-    engine = {"kind": "vllm", "model": str(MODEL), "dtype": "float32", "concurrency": 4}
+def live(*proposers: dict, run: dict | None = None, **engine) -> ReplayConfig:
+    base = {"kind": "vllm", "model": str(MODEL), "dtype": "float32", "concurrency": 4}
     sampling = {"temperature": 0.0, "max_tokens": 24}
-    return config(*proposers, engine=engine | {"sampling": sampling})
+    return config(*proposers, engine=base | {"sampling": sampling} | engine, **(run or {}))
 
 
 def prompts() -> pa.Table:
@@ -72,12 +76,13 @@ if __name__ == "__main__":
 """
 
 
-def counts(warehouse: Warehouse, run: str, proposer: str) -> list[tuple]:
-    parts = [
-        pq.read_table(path, partitioning=None, columns=list(COUNTS)) for path in warehouse.files("requests", [run])
-    ]
-    found = [tuple(row.values()) for row in pa.concat_tables(parts).to_pylist() if row["proposer"] == proposer]
-    return sorted(found)
+def counts(warehouse: Warehouse, run: str, proposer: str, concurrency: int | None = None) -> list[tuple]:
+    out = []
+    for path in warehouse.files("requests", [run]):
+        for row in pq.read_table(path, partitioning=None, columns=[*COUNTS, "concurrency"]).to_pylist():
+            if row["proposer"] == proposer and concurrency in (None, row["concurrency"]):
+                out.append(tuple(row[name] for name in COUNTS))
+    return sorted(out)
 
 
 def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehouse, captured):
@@ -114,6 +119,63 @@ def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehous
     assert len(requests) == 12
     assert all(len(of_one) == 1 for of_one in digests.values())  # greedy: the proposer changes no output
     assert {Path(path).name[:7] for path in warehouse.files("engine_steps", [run])} == {"00-none", "01-ngra"}
+
+
+BREAKING = {"method": "custom_class", "model": "breaking_proposer.Breaking", "num_speculative_tokens": 1}
+
+
+def test_a_broken_proposer_costs_its_own_units_side_by_side_at_two_concurrencies(
+    warehouse, captured, tmp_path, monkeypatch
+):
+    """An engine each on core 0 and core 1: none, n-gram, and one that hangs at concurrency 1 and raises at 3."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv(WHERE, str(tmp_path / "breaks.json"))
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))[:2]]
+    broken = live(NGRAM, BREAKING, concurrency=[1, 3], run={"devices": cores, "hang_after_s": 6})
+    (tmp_path / "breaks.json").write_text(json.dumps({1: "hang", 3: "raise"}))
+    outcome = replay(broken, warehouse)
+    shards = ["02-custom-class-k1-c1-00000", "02-custom-class-k1-c3-00000"]
+    assert (outcome.status, sorted(outcome.failed), outcome.mismatches) == ("failed", shards, [])
+    assert "the engine hangs: no iteration ended within 6 s" in outcome.failed[shards[0]]
+    assert "the engine died: MemoryError: no memory is left on the device" in outcome.failed[shards[1]]
+    stacks = Path(outcome.failed[shards[0]].rpartition("(log: ")[2].rstrip(")"))
+    assert "in break_down" in stacks.read_text()
+    with pytest.raises(UnitsFailedError) as error:
+        outcome.raise_for_status()
+    assert error.value.exit_code == 3
+
+    done = warehouse.run(outcome.run).done
+    entries = done["proposers"]
+    for proposer in ("none", "ngram 2-4 k3"):
+        each = entries[proposer]["concurrencies"]
+        assert set(each) == {"1", "3"} and {facts["devices"] for facts in each.values()} <= set(cores)
+        assert all(facts["reconciliation"]["ok"] and facts["threads"] == 1 for facts in each.values())
+        assert each["1"]["kv_cache_tokens"] == each["3"]["kv_cache_tokens"] > 2048  # at least one of full length
+    recorded = replay(config({}, NGRAM, trace={"name": "captured"}), warehouse).run
+    for proposer in ("none", "ngram 2-4 k3"):
+        for concurrency in (1, 3):
+            assert counts(warehouse, outcome.run, proposer, concurrency) == counts(warehouse, recorded, proposer)
+    con = connect(warehouse, [outcome.run])
+    cost = query(con, "SELECT * FROM cost_summary ORDER BY proposer, concurrency").to_pylist()
+    assert [(row["proposer"], row["concurrency"]) for row in cost] == [
+        ("ngram 2-4 k3", 1),
+        ("ngram 2-4 k3", 3),
+        ("none", 1),
+        ("none", 3),
+    ]
+    assert all(row["engines_at_once"] == 2 and row["kv_cache_tokens"] for row in cost)
+    most = "SELECT concurrency, max(sequences) AS n FROM files.engine_steps GROUP BY ALL ORDER BY ALL"
+    assert query(con, most)["n"].to_pylist() == [1, 3]
+
+    before = {path: path.read_bytes() for path in (warehouse.root / "_commits" / f"run={outcome.run}").iterdir()}
+    (tmp_path / "breaks.json").write_text("{}")
+    mended = replay(live(NGRAM, BREAKING, concurrency=[1, 3]), warehouse)
+    mended.raise_for_status()
+    assert (mended.run, mended.status) == (outcome.run, "complete")
+    after = {path: path.read_bytes() for path in (warehouse.root / "_commits" / f"run={outcome.run}").iterdir()}
+    assert before.items() < after.items() and len(after) == 6
+    rows = counts(warehouse, mended.run, "custom_class k1")
+    assert len(rows) == 12 and 0 < sum(row[COUNTS.index("accepted")] for row in rows) < sum(row[5] for row in rows)
 
 
 def test_a_capture_is_a_canonical_trace_with_a_tail(warehouse, captured):
