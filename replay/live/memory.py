@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from replay.live.settings import last_words, size_kv_cache
+from replay.live.settings import size_kv_cache
 from replay.preflight.folder import header, model
+from replay.preflight.ledger import size
 
 
 def ledger(
@@ -40,6 +41,7 @@ def ledger(
 
     target, draft, shared = _build(config, devices)
     specs = _kv_specs(config, devices)
+    _resolve_layout(config, specs)
     mine = {name: spec for name, spec in specs.items() if name not in draft["layers"]}
     theirs = {name: spec for name, spec in specs.items() if name in draft["layers"]}
     out: dict[str, Any] = {
@@ -79,7 +81,7 @@ def _build(config, devices: int) -> tuple[dict, dict, int]:
     """Target and draft as modules without storage: their sizes, and what the draft takes from the target."""
     import torch
     from vllm.config import set_current_vllm_config
-    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.distributed import destroy_model_parallel, init_distributed_environment, initialize_model_parallel
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
@@ -87,7 +89,8 @@ def _build(config, devices: int) -> tuple[dict, dict, int]:
         if not torch.distributed.is_initialized():
             store = Path(tempfile.mkdtemp(prefix="specreplay-")) / "store"
             init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
-        ensure_model_parallel_initialized(1, 1)
+        destroy_model_parallel()  # which groups there are depends on the config
+        initialize_model_parallel(1, 1)
 
     def build(whole, model_config, prefix: str = ""):
         with set_default_torch_dtype(model_config.dtype), torch.device("meta"), set_current_vllm_config(whole):
@@ -197,6 +200,16 @@ def _kv_specs(config, devices: int) -> dict[str, Any]:
     }
 
 
+def _resolve_layout(config, specs: Mapping[str, Any]) -> None:
+    """As vLLM's engine core does it before it plans."""
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
+
+    if specs:
+        layouts = get_supported_kv_cache_layouts(get_current_attn_backends(config))
+        resolve_kv_cache_layout(config, [[layout.name for layout in layouts]], list(specs.values()))
+
+
 def _grows(spec) -> bool:
     """Whether a layer's cache grows with the text (attention) or has one size (state of a recurrent layer)."""
     from vllm.v1.kv_cache_interface import AttentionSpec
@@ -222,18 +235,16 @@ def _layers_apart(config, specs: Mapping[str, Any], draft: Mapping[str, Any]) ->
 
 
 def _planned(config, specs: Mapping[str, Any], budget: int, typical: Mapping[str, int]) -> dict[str, Any]:
-    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
-    from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
     from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity, get_kv_cache_configs
 
-    layouts = get_supported_kv_cache_layouts(get_current_attn_backends(config))
-    resolve_kv_cache_layout(config, [[layout.name for layout in layouts]], list(specs.values()))
     try:
         (plan,) = get_kv_cache_configs(config, [dict(specs)], [max(0, budget)])
-    except ValueError as error:
-        return {"refused": f"no room for one request of max_model_len: {last_words(error)}", "kv_cache_bytes": budget}
+    except ValueError:
+        limit, room = config.model_config.max_model_len, max(0, budget)
+        said = f"{size(room)} are left for the KV cache: too little for one request of max_model_len = {limit:,}"
+        return {"refused": said, "kv_cache_bytes": room}
     tokens, _ = get_kv_cache_capacity(config, plan)
-    size = max(tensor.size for tensor in plan.kv_cache_tensors)
+    held = max(tensor.size for tensor in plan.kv_cache_tensors)
     limit, ahead = config.model_config.max_model_len, _candidates(config)
     fits = {}
     for name, length in typical.items():
@@ -241,9 +252,9 @@ def _planned(config, specs: Mapping[str, Any], budget: int, typical: Mapping[str
         fits[name] = (plan.num_blocks - 1) // _blocks(config, plan)  # one block is vLLM's null block
     config.model_config.max_model_len = limit
     return {
-        "bytes_per_block": size // plan.num_blocks,
+        "bytes_per_block": held // plan.num_blocks,
         "blocks": plan.num_blocks,
-        "kv_cache_bytes": size,
+        "kv_cache_bytes": held,
         "kv_cache_tokens": tokens,
         "fits": fits,
     }

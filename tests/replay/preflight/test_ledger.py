@@ -1,0 +1,167 @@
+"""Bytes by hand and by the safetensors library against the files-only estimate, and the ledger in words."""
+
+import json
+import math
+
+import pytest
+from model_folders import DEMO, copy
+
+from replay.preflight.folder import Model, model
+from replay.preflight.ledger import estimate, memory, parse_size, per_token, size
+from replay.preflight.lengths import Lengths
+from schemas.errors import InputError
+
+np = pytest.importorskip("numpy")
+LENGTHS = Lengths(np.array([100, 200, 700]), np.array([50, 50, 50]))
+TARGET, DRAFT = (model(str(DEMO / name)) for name in ("target", "draft"))
+
+
+def made(**config) -> Model:
+    out = Model("m", None)
+    out.__dict__["config"] = config
+    return out
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_weights_by_the_librarys_own_reading(name):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    tensors = load_file(DEMO / name / "model.safetensors").values()
+    found = model(str(DEMO / name))
+    assert found.weight_bytes(None) == sum(t.numel() * t.element_size() for t in tensors)
+    assert found.weight_bytes(4) == sum(t.numel() for t in tensors) * 4
+    assert all(t.dtype == torch.bfloat16 for t in tensors)
+
+
+def test_a_quantised_checkpoint_counts_as_stored(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    folder = copy(tmp_path / "q", quantization_config={"quant_method": "gptq"})
+    tensors = {
+        "a.qweight": torch.zeros(16, 8, dtype=torch.int32),
+        "a.scales": torch.zeros(4, 8, dtype=torch.float16),
+        "b.weight": torch.zeros(8, 8, dtype=torch.float8_e4m3fn),
+    }
+    save_file(tensors, folder / "model-00001-of-00002.safetensors")
+    save_file({"c.weight": torch.zeros(10, dtype=torch.bfloat16)}, folder / "model-00002-of-00002.safetensors")
+    found = model(str(folder))
+    assert found.quantised and found.weight_bytes(4) == 16 * 8 * 4 + 4 * 8 * 2 + 8 * 8 + 10 * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "expected"),
+    [
+        # layers × (key and value) × KV heads × head size × bytes
+        (
+            dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096),
+            "bfloat16",
+            131072,
+        ),
+        (dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=64), "float32", 2 * 2 * 4 * 16 * 4),
+        (
+            dict(num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, hidden_size=64, head_dim=128),
+            "float16",
+            3 * 2 * 128 * 2,
+        ),
+        # MLA keeps one latent vector, for DeepSeek-V3 (512 + 64) × 61 layers
+        (
+            dict(
+                num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64, num_attention_heads=128, hidden_size=7168
+            ),
+            "bfloat16",
+            70272,
+        ),
+        # one attention layer in four
+        (
+            dict(
+                num_hidden_layers=4,
+                layer_types=["linear_attention"] * 3 + ["full_attention"],
+                num_attention_heads=4,
+                hidden_size=64,
+            ),
+            "bfloat16",
+            2 * 4 * 16 * 2,
+        ),
+        (dict(hidden_size=64), "bfloat16", None),
+    ],
+)
+def test_kv_bytes_per_token(config, dtype, expected):
+    assert per_token(made(**config), dtype) == expected
+
+
+def test_the_estimate_adds_up():
+    device = 200 * 2**20
+    found = estimate(TARGET, DRAFT, LENGTHS.typical(), dtype="float32", candidates=4, device_memory=device)
+    target = 4 * 2 * 3 * 64 * 4
+    draft = 2 * 2 * 2 * 64 * 4
+    assert found["kv_bytes_per_token"] == {"target": target, "draft": draft} == {"target": 6144, "draft": 2048}
+    weights = sum(
+        math.prod(entry["shape"]) * 4
+        for name in ("target", "draft")
+        for entry in _entries(DEMO / name / "model.safetensors")
+    )
+    assert sum(found["weights"].values()) == weights
+    tokens = (int(device * 0.92) - weights) // (target + draft)
+    assert found["kv_cache_tokens"] == tokens
+    assert found["fits"]["max"] == tokens // (750 + 4)
+
+
+def _entries(file):
+    raw = file.read_bytes()
+    return [e for k, e in json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).items() if k != "__metadata__"]
+
+
+def test_what_is_unknown_is_said():
+    assert "fits" not in estimate(TARGET, DRAFT, {}, dtype=None, candidates=4, device_memory=None)
+    found = estimate(TARGET, made(), {}, dtype=None, candidates=4, device_memory=None)
+    (line,) = memory("mine", found, None, LENGTHS, None)
+    assert line.level == "warning" and "has no config.json and safetensors files" in line.found
+
+
+def test_weights_that_do_not_fit():
+    found = estimate(TARGET, None, LENGTHS.typical(), dtype="float32", candidates=0, device_memory=1_000_000)
+    (line,) = memory(None, found, None, LENGTHS, None)
+    assert line.level == "refusal" and "7.7 MiB" in line.found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "level"), [(8, 8, "ok"), (8, 7, "warning"), (7, 6, "ok"), (20, 12, "ok"), (9, 0, "warning")]
+)
+def test_a_draft_that_makes_too_few_requests_fit(before, now, level):
+    def figures(fit: int, tokens: int) -> dict:
+        fits = dict.fromkeys(("mean", "p50", "p95", "max"), fit)
+        return {
+            "weights": {"target": 100, "draft": 0 if fit == before else 10},
+            "kv_bytes_per_token": {"target": 4, "draft": 2},
+            "budget_from": "device",
+            "kv_cache_tokens": tokens,
+            "kv_cache_bytes": 6 * tokens,
+            "fits": fits,
+        }
+
+    (line,) = memory("mine", figures(now, 75), figures(before, 100), LENGTHS, 8)
+    assert line.level == level
+    assert "75 tokens instead of 100 (-25.0%)" in line.found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("80GiB", 80 * 2**30), (" 24 GB ", 24 * 10**9), ("1.5MiB", 3 * 2**19), ("4096", 4096), ("7KiB", 7168)],
+)
+def test_sizes_are_read(text, expected):
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "80G", "-1GiB", "0", "1e9", "80 gib", "nan"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(InputError, match="--device-memory"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (3 * 2**19, "1.5 MiB"), (2**45, "32.0 TiB")]
+)
+def test_sizes_are_written(count, said):
+    assert size(count) == said
