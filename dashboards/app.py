@@ -45,8 +45,14 @@ with st.sidebar:
     )
     info = runs[run]
     started = f"{info['started']:%Y-%m-%d %H:%M} UTC · " if info["started"] else ""
-    parts = [f"trace **{literal(str(info['trace']))}**", info["label"], f"runner {info['runner']}", info["status"]]
-    st.caption(started + " · ".join(parts) + (" · reconciled" if info["reconciled"] else ""))
+    parts = [
+        f"trace **{literal(info['trace'])}**" if info["trace"] else None,  # an imported run has none
+        info["label"],
+        f"runner {info['runner']}" if info["runner"] else None,
+        info["status"],
+        "reconciled" if info["reconciled"] else None,
+    ]
+    st.caption(started + " · ".join(part for part in parts if part))
     if said := labels(data.labels(run)):
         with st.expander("What these counts are"):
             for line in said:

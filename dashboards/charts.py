@@ -20,13 +20,13 @@ def coverage_chart(rows: pa.Table, proposers: Sequence[str]) -> alt.LayerChart |
     """Coverage against mean acceptance length, a point per proposer and workload, curves of equal tokens per step.
 
     Along a curve coverage × (mean acceptance length − 1) is the same: E/S = 1 + that, up to tokens cut off at the end.
-    Rows whose mean acceptance length is NULL have no point.
+    Rows whose mean acceptance length or coverage is NULL have no point.
 
     Args:
         rows: of group_summary, a workload each.
         proposers: all proposers of the run, so that a colour means the same under every filter.
     """
-    shown = [row for row in rows.to_pylist() if row["mean_acceptance_length"] is not None]
+    shown = [r for r in rows.to_pylist() if r["mean_acceptance_length"] is not None and r["coverage"] is not None]
     top = max([2.0, *(row["mean_acceptance_length"] for row in shown)]) * 1.06
     workloads = sorted({row["workload"] for row in shown})
     x, y = _axes(top)

@@ -165,6 +165,12 @@ def _change(
 ) -> Change:
     """`before`, `after`: (run, proposer)."""
     a, b = (query(con, _SESSIONS, side).to_pydict() for side in (before, after))
+    for (run, name), side in ((before, a), (after, b)):
+        if unknown := [count for count in _COUNTS if None in side[count]]:
+            raise InputError(
+                f"run {run}: the counts of {name} were imported and lack {', '.join(unknown)}, which a "
+                "comparison needs; specreplay report shows what they say"
+            )
     if unpaired is None and not _same_requests(con, before, after):
         unpaired = "the runs hold other requests of the trace"
     first, second = (np.array([side[name] for name in _COUNTS], float).T.reshape(-1, len(_COUNTS)) for side in (a, b))

@@ -22,6 +22,7 @@ from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import RUN_TABLES
 
 _AGAIN = "run the same replay again"
+_IMPORT = "import it again under the same name"
 _SETTLED = timedelta(days=1)
 """Longer than any writer leaves a file in an object store without its commit object."""
 
@@ -138,6 +139,8 @@ class _Check:
     def __init__(self, root: Path, repair: bool, before: datetime) -> None:
         self.root, self.repair, self.before, self.report = root, repair, before, FsckReport()
         self.examiner = Examiner(root)
+        self.again = _AGAIN
+        """What brings back the run that is looked at."""
         self.traces: set[str] = set()
         """Traces that some run was planned over."""
 
@@ -169,6 +172,8 @@ class _Check:
         plan, done = self.record(folder / "plan.json"), self.record(folder / "done.json")
         if "new" in (plan, done, *objects.values()):
             return  # said already; whoever wrote it knows what is right
+        known = plan if isinstance(plan, dict) else done.get("plan") if isinstance(done, dict) else None
+        self.again = _IMPORT if isinstance(known, dict) and known.get("label") == "imported" else _AGAIN
         if isinstance(plan, dict):
             self.traces |= traces_of(plan)
         if isinstance(done, dict) and removal.is_removed(done):
@@ -183,7 +188,7 @@ class _Check:
         if isinstance(done, dict) and "plan" in done:
             plan, done = self.both_plans(run, plan, done)
         elif not isinstance(plan, dict) and (objects or shards):
-            self.say(folder / "plan.json", f"is {plan or 'missing'}", _AGAIN + ", it writes it again")
+            self.say(folder / "plan.json", f"is {plan or 'missing'}", self.again + ", it writes it again")
         elif plan == "torn" and self.mend(folder / "plan.json", "is torn", "removed"):
             places.delete(self.root, folder / "plan.json")
         self.done(folder / "done.json", done, plan, good, lost)
@@ -208,7 +213,7 @@ class _Check:
             if self.mend(folder / "done.json", "holds no plan of this run", "written again with that of plan.json"):
                 commit.replace_json(self.root, f"runs/{run}/done.json", done)
         else:
-            self.say(folder / "done.json", "holds no plan of this run", _AGAIN + ", it writes it again")
+            self.say(folder / "done.json", "holds no plan of this run", self.again + ", it writes it again")
         return plan, done
 
     def shards(self, run: str, objects: dict, shards: dict, alone: bool) -> tuple[dict[str, dict], dict[str, dict]]:
@@ -234,7 +239,7 @@ class _Check:
                         self.examiner.problems(theirs, places) if isinstance(theirs, dict) else {}
                     )
                 for name, problem in problems.items():
-                    action = f"shard {shard} taken back: {_AGAIN}"
+                    action = f"shard {shard} taken back: {self.again}"
                     if alone:
                         self.mend(name or path, problem, action)
                     else:
@@ -246,7 +251,7 @@ class _Check:
         if done is None:
             return
         if done == "torn" or not _is_done(done):
-            if self.mend(path, "is torn", f"removed: {_AGAIN}, nothing is computed twice"):
+            if self.mend(path, "is torn", f"removed: {self.again}, nothing is computed twice"):
                 places.delete(self.root, path)
             return
         units = {unit["shard"] for unit in plan.get("units", ())} if isinstance(plan, dict) else set()
@@ -260,7 +265,7 @@ class _Check:
             places.delete(self.root, path)  # part of taking the shards back
         elif not lost:
             missing = ", ".join(sorted((units or good.keys()) ^ done["shards"].keys())) or "a failed unit"
-            if self.mend(path, f"disagrees with the commit objects ({missing})", f"removed: {_AGAIN} to finish"):
+            if self.mend(path, f"disagrees with the commit objects ({missing})", f"removed: {self.again} to finish"):
                 places.delete(self.root, path)
 
     def take_back(self, run: str, shard: str, document: dict) -> None:

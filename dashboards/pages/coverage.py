@@ -3,7 +3,8 @@
 import streamlit as st
 
 from dashboards import charts, columns, data, frame
-from pipeline.report import FEW_SESSIONS, few_sessions, proposer_warnings
+from pipeline.report import proposer_warnings
+from pipeline.report_tables import FEW_SESSIONS, few_sessions
 
 _HEADLINES = 4
 
@@ -51,10 +52,16 @@ for column, row in zip(st.columns(max(len(best), 2)), best, strict=False):
 for warning in proposer_warnings(summary.to_pylist()):
     st.caption(f":material/info: {columns.literal(warning)}")
 st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
-undefined = sorted({r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None})
+undefined = sorted(
+    {r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None and r["rounds"] == 0}
+)
 if undefined:
     listed = ", ".join(map(columns.literal, undefined))
     st.caption(f"No point where nothing was ever proposed (mean acceptance length is undefined): {listed}.")
+unknown = sorted({r["proposer"] for r in points.to_pylist() if r["steps"] is None or r["rounds"] is None})
+if unknown:
+    listed = ", ".join(map(columns.literal, unknown))
+    st.caption(f"No point where coverage is unknown (imported counts do not say steps or rounds): {listed}.")
 
 st.subheader("Per proposer")
 st.caption("Pooled: ratios of sums over all requests chosen. Hover a column's name for its formula.")
@@ -80,5 +87,7 @@ misses = data.only(data.misses(run, workload), "proposer", chosen)
 if misses.num_rows:
     st.caption("All tenants. A bar ends at 1 − coverage.")
     st.altair_chart(charts.miss_chart(misses), width="stretch", key="miss_chart")
-else:
+elif not unknown:
     st.caption("Every decode step of the proposers chosen proposed something.")
+if unknown:
+    st.caption("Imported counts say nothing of steps that proposed nothing.")

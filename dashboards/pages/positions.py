@@ -41,7 +41,7 @@ by = "workload" if compare == "workloads" else "proposer"
 rows = data.workload_positions(run, proposer) if by == "workload" else data.positions(run, workload)
 rows = data.only(rows, by, chosen)
 if not rows.num_rows:
-    st.info("Nothing to show: nothing was proposed here, or nothing is chosen.")
+    st.info("Nothing to show: nothing was proposed here, nothing is chosen, or the run is imported without positions.")
     st.stop()
 
 domain = workloads if by == "workload" else names

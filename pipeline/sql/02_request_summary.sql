@@ -13,6 +13,7 @@
 -- scheduled_us              when it was due since the unit's first request was, in microseconds: by its recorded arrival
 -- dispatched_us             when the engine got it, by the same clock. Both NULL unless the run follows recorded arrivals:
 --                           a request is due as soon as one before it has finished
+-- A count that the source of an imported run does not say is NULL, and so is what follows from it.
 -- equal_output              the output ids are those `none` put out for the same request of the same run;
 --                           NULL without a `none` in the run, and for recorded replay
 CREATE VIEW request_summary AS
@@ -40,7 +41,7 @@ SELECT
     requests.rounds,
     requests.drafted,
     requests.accepted,
-    greatest(requests.output_tokens - 1, 0) AS emitted,
+    CASE WHEN requests.output_tokens IS NOT NULL THEN greatest(requests.output_tokens - 1, 0) END AS emitted,
     requests.overrun,
     requests.engine_rounds,
     requests.engine_drafted,
@@ -50,7 +51,8 @@ SELECT
     requests.rounds::double / nullif(requests.steps, 0) AS coverage,
     requests.accepted::double / nullif(requests.drafted, 0) AS acceptance_rate,
     1 + requests.accepted::double / nullif(requests.rounds, 0) AS mean_acceptance_length,
-    greatest(requests.output_tokens - 1, 0)::double / nullif(requests.steps, 0) AS tokens_per_step,
+    CASE WHEN requests.output_tokens IS NOT NULL THEN greatest(requests.output_tokens - 1, 0) END::double
+        / nullif(requests.steps, 0) AS tokens_per_step,
     requests.finish_reason,
     requests.prefix_cache_hit_tokens,
     requests.first_token_us,

@@ -16,7 +16,8 @@
 -- X_low, X_high             95 % interval of the pooled X over sessions like these (00_intervals.sql). NULL where X is,
 --                           or where fewer than 2 sessions define it
 -- effective_sessions        sessions of one length that would say as much about the spread; far fewer than `sessions`
---                           where a few long ones rule. Below some 30 take the intervals as rough. NULL with them
+--                           where a few long ones rule. Below some 30 take the intervals as rough. NULL with them;
+--                           where steps are not logged, of the rounds
 -- X_mean, X_n               per request: mean of the requests' own X over the X_n requests where it is defined
 -- equal_outputs             share of requests whose output equals that of `none`, over equal_outputs_n compared
 CREATE VIEW group_summary AS
@@ -163,7 +164,7 @@ SELECT
     widths.requests,
     widths.empty_outputs,
     widths.sessions,
-    S_freedom + 1 AS effective_sessions,
+    CASE WHEN steps IS NULL THEN R_freedom ELSE S_freedom END + 1 AS effective_sessions,
     widths.prompt_tokens,
     widths.output_tokens,
     widths.steps,

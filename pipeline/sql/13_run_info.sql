@@ -1,11 +1,11 @@
 -- One row per run, committed or under way: what ran and what came of it, from its plan.json and done.json.
 --
--- trace, trace_fingerprint    what was replayed
--- engine, runner              'recorded' or 'vllm'; which model runner's rules
+-- trace, trace_fingerprint    what was replayed; NULL for an imported run
+-- engine, runner              'recorded', 'vllm' or 'imported'; which model runner's rules (NULL for an imported run)
 -- status                      'complete' or 'failed' as done.json says; 'unfinished' while there is none
 -- reconciled                  the step log adds up to the engine's own counters; NULL where nothing was compared
--- label                       'live' (generated afresh) or 'recorded' (walked along recorded ids), and once it is done in
---                             brackets what its proposers' counts are: exact, proxy or hypothetical (reasons:
+-- label                       'live' (generated afresh), 'imported' (counts another tool logged) or 'recorded' (walked
+--                             along recorded ids), and once it is done in brackets what its proposers' counts are: exact, proxy or hypothetical (reasons:
 --                             proposer_settings)
 -- versions                    of the engine and of the packages that decide a number (JSON)
 -- requests                    requests selected from the trace

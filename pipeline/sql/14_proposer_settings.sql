@@ -7,7 +7,7 @@
 -- prompt_lookup_min, _max   shortest and longest window of an n-gram lookup; NULL for other methods
 -- config                    all settings (JSON)
 -- history                   whose earlier requests it copies from (JSON); NULL = all of them, or none for its method
--- label, reason             'live', 'exact', 'proxy' or 'hypothetical', and why; NULL while the run is not done
+-- label, reason             'live', 'exact', 'proxy', 'hypothetical' or 'imported', and why; NULL while the run is not done
 -- trees                     suffix trees of earlier outputs, one for each shard; this and the rest: NULL without any
 -- warm_requests             requests served before the replay, not counted
 -- cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions      at the end, over all trees

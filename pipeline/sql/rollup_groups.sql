@@ -9,11 +9,12 @@
 -- RS, CD, CR, ES               sums over the sessions of rounds * steps, accepted * drafted, accepted * rounds,
 --                              emitted * steps
 --
+-- A count that an imported run's source does not say is NULL for all requests of the proposer, and so are its sums.
 -- fsum: the order of the sessions must not show in the last digit.
 WITH request AS (
     SELECT
         *,
-        greatest(output_tokens - 1, 0) AS emitted,
+        CASE WHEN output_tokens IS NOT NULL THEN greatest(output_tokens - 1, 0) END AS emitted,
         coalesce('s' || session_id, 'r' || request) AS session
     FROM raw.requests
 ),
@@ -32,7 +33,7 @@ session AS (
         workload,
         tenant,
         count(*) AS requests,
-        count(*) FILTER (output_tokens = 0) AS empty_outputs,
+        CASE WHEN count(output_tokens) > 0 THEN count(*) FILTER (output_tokens = 0) END AS empty_outputs,
         sum(prompt_tokens) AS prompt_tokens,
         sum(output_tokens) AS output_tokens,
         sum(steps) AS steps,
@@ -47,13 +48,13 @@ session AS (
         sum(unverified) AS unverified,
         sum(prefill_filler) AS prefill_filler,
         fsum(rounds::double / nullif(steps, 0)) AS coverage_sum,
-        count(*) FILTER (steps > 0) AS coverage_n,
+        count(rounds::double / nullif(steps, 0)) AS coverage_n,
         fsum(accepted::double / nullif(drafted, 0)) AS acceptance_rate_sum,
-        count(*) FILTER (drafted > 0) AS acceptance_rate_n,
+        count(accepted::double / nullif(drafted, 0)) AS acceptance_rate_n,
         fsum(1 + accepted::double / nullif(rounds, 0)) AS mean_acceptance_length_sum,
-        count(*) FILTER (rounds > 0) AS mean_acceptance_length_n,
+        count(accepted::double / nullif(rounds, 0)) AS mean_acceptance_length_n,
         fsum(emitted::double / nullif(steps, 0)) AS tokens_per_step_sum,
-        count(*) FILTER (steps > 0) AS tokens_per_step_n,
+        count(emitted::double / nullif(steps, 0)) AS tokens_per_step_n,
         sum(steps)::double AS S,
         sum(rounds)::double AS R,
         sum(drafted)::double AS D,
