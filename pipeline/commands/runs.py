@@ -28,6 +28,40 @@ def plan(config: ConfigArgument, warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
 
 
 @app.command()
+def preflight(
+    config: ConfigArgument,
+    device_memory: Annotated[
+        str, typer.Option("--device-memory", help="Plan for a device that is not here, for example 80GiB.")
+    ] = "",
+    warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a config before it runs: vocabularies, templates, lengths, settings, and what fits into memory.
+
+    Also done before every live replay. Exit code 2 if the config or the trace cannot work, 4 if this machine cannot.
+
+    Example: specreplay preflight examples/configs/live.toml --device-memory 80GiB
+    """
+    from pipeline.plan import plan as make_plan
+    from pipeline.preflight import exit_code, of_plan
+    from pipeline.preflight import show as show_findings
+    from pipeline.warehouse import Warehouse
+    from replay.preflight.ledger import parse_size
+    from schemas.config import load
+
+    memory = parse_size(device_memory) if device_memory else None
+    house = Warehouse(warehouse)
+    planned = make_plan(load(config), house)
+    findings = of_plan(planned, house, device_memory=memory)
+    if as_json:
+        print_json([finding.as_dict() for finding in findings])
+    else:
+        show_findings(planned, findings)
+    if code := exit_code(findings):
+        raise typer.Exit(code)
+
+
+@app.command()
 def replay(
     config: ConfigArgument,
     again: Annotated[bool, typer.Option("--again", help="Measure once more although it is done (live).")] = False,
@@ -38,6 +72,7 @@ def replay(
 
     Example: specreplay replay examples/configs/recorded.toml
     """
+    from pipeline.preflight import say
     from pipeline.progress import bars
     from pipeline.run import replay as run_replay
     from pipeline.warehouse import Warehouse
@@ -45,7 +80,7 @@ def replay(
 
     house = Warehouse(warehouse)
     with bars() as progress:
-        outcome = run_replay(load(config), house, again=again, progress=progress)
+        outcome = run_replay(load(config), house, again=again, progress=progress, warn=say)
     show(house, outcome.run, "json" if as_json else "table")
     outcome.raise_for_status()
 
