@@ -5,7 +5,7 @@ import pytest
 
 from replay.live.reconcile import reconcile, reconcile_ids
 from replay.live.record import ROW_FIELDS
-from replay.live.steplog import Lengths, Rules, engine_steps, step_log
+from replay.live.steplog import Lengths, Rules, emptied, engine_steps, step_log
 from replay.requests import Tokens
 from schemas.tables import MISS_REASONS
 
@@ -22,9 +22,8 @@ def wide(rows):
     return np.array([[*row, 0][: len(ROW_FIELDS)] for row in rows], np.int32).reshape(-1, len(ROW_FIELDS))
 
 
-def log_of(rows, asked, prompt, output, rules=None, run_on=None):
-    rows = wide(rows)
-    return step_log(rows, np.array(asked), lengths(prompt, output, run_on), rules or Rules(1000))
+def log_of(rows, asked, prompt, output, rules=None, run_on=None, found=None):
+    return step_log(wide(rows), np.array(asked), lengths(prompt, output, run_on), rules or Rules(1000), found)
 
 
 def shown(log):
@@ -241,3 +240,71 @@ def test_an_output_the_worker_did_not_sample_is_caught(changed, at):
     put_out = Tokens.of([[9, 1, 2, 3], changed])
     (mismatch,) = reconcile_ids(two_requests()[0], draft, sampled, put_out, ["a", "b"])
     assert (mismatch["counter"], mismatch["request"], mismatch["step_log"]) == ("output token ids", "b", at)
+
+
+def test_a_lookup_that_fills_up_is_real_as_far_as_it_found_something():
+    rows = [(0, 0, 9, 0, 0, 1, 4), (1, 0, 5, 4, 0, 3, 4), (2, 0, 5, 4, 0, 5, 4), (3, 0, 5, 4, 0, 1, 4)]
+    rows += [(4, 0, 5, 4, 4, 1, 4), (5, 0, 2, 1, 0, 1, 4)]
+    found = np.array([0, 2, 0, 4, 4, 4])
+    log = log_of(rows, [CALLED] * 6, [9], [12], Rules(1000, shortest_window=14), found=found)
+    assert shown(log) == [
+        (0, 1, 4, 2, 2, 0, None),
+        (0, 2, 4, 4, 4, 0, "too_short"),  # 13 tokens; all filler, and all of it accepted
+        (0, 3, 4, 0, 0, 0, None),
+        (0, 4, 4, 4, 0, 0, "skipped"),  # it resumed: padding, whatever a lookup would find
+        (0, 5, 1, 0, 0, 0, None),  # the length limit cuts filler first
+    ]
+    counts = {k: int(v[0]) for k, v in log.counts().items()}
+    assert (counts["rounds"], counts["drafted"], counts["accepted"], counts["engine_accepted"]) == (3, 7, 2, 6)
+
+
+def test_a_lookup_that_finds_nothing_says_so():
+    rows = [(0, 0, 9, 0, 0, 1, 4), (1, 0, 5, 4, 0, 1, 4), (2, 0, 1, 0, 0, 1, 4)]
+    log = log_of(rows, [CALLED] * 3, [9], [3], found=np.zeros(3, np.int64))
+    assert [reason for *_, reason in shown(log)] == ["no_match", "no_match"]
+
+
+def test_asynchronous_what_is_launched_past_the_end_is_no_step():
+    rows = [(0, 0, 9, 0, 0, 1, 3), (1, 0, 4, 3, 0, 3, 3), (2, 0, 4, 3, 0, 4, 3)]
+    log = log_of(rows, [CALLED] * 3, [9], [3], Rules(1000, asynchronous=True))
+    assert shown(log) == [(0, 1, 3, 0, 2, 1, None)]
+    with pytest.raises(ValueError, match="request 0"):
+        log_of(rows, [CALLED] * 3, [9], [3])
+    with pytest.raises(ValueError, match="request 0"):  # too few is a fault here too
+        log_of(rows[:1], [CALLED] * 3, [9], [3], Rules(1000, asynchronous=True))
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(15, "length_limit"), (14, "skipped"), (16, "skipped"), (12, "length_limit")]
+)
+def test_asynchronous_the_length_limit_counts_candidates_still_in_flight(limit, reason):
+    # 9 + 1 tokens, 3 candidates in flight: 14 foreseen; 11 are known in the end
+    rows = [(0, 0, 9, 0, 0, 1, 3), (1, 0, 4, 3, 0, 1, 3), (2, 0, 1, 0, 0, 1, 3)]
+    log = log_of(rows, [CALLED] * 3, [9], [3], Rules(limit, asynchronous=True))
+    assert shown(log)[1] == (0, 2, 0, 0, 0, 0, reason)
+    assert shown(log_of(rows, [CALLED] * 3, [9], [3], Rules(16)))[1][-1] == "skipped"
+
+
+def test_candidates_the_grammar_cut_after_they_were_scheduled():
+    rows = wide([(0, 0, 9, 0, 0, 1, 3, 0), (1, 0, 4, 1, 0, 2, 3, 2), (2, 0, 4, 0, 0, 1, 3, 3)])
+    log = log_of(rows, [CALLED] * 3, [9], [4], Rules(1000, asynchronous=True))
+    assert shown(log) == [(0, 1, 1, 0, 1, 0, None), (0, 2, 0, 0, 0, 0, "grammar")]
+    assert emptied(log, rows).tolist() == [False, True]
+    # vLLM's own figures of that: both are rounds, the second one of no candidates
+    counters = {
+        "num_drafts": 2,
+        "num_draft_tokens": 1,
+        "num_accepted_tokens": 1,
+        "num_accepted_tokens_per_pos": [1],
+        "generation_tokens": 4,
+    }
+    given = counters, np.array([4]), np.array([0]), [([1, 0], [1, 0])], ["a"]
+    assert reconcile(log, *given, emptied(log, rows))["mismatches"] == []
+    named = [m["counter"] for m in reconcile(log, *given)["mismatches"]]
+    assert "vllm:spec_decode_num_drafts" in named and "spec_decode_metrics.per_step_drafted" in named
+
+
+def test_asynchronous_candidates_that_the_grammar_cut_were_in_flight_too():
+    rows = [(0, 0, 9, 0, 0, 1, 3, 0), (1, 0, 4, 1, 0, 1, 3, 2), (2, 0, 1, 0, 0, 1, 3, 0)]
+    log = log_of(rows, [CALLED] * 3, [9], [3], Rules(15, asynchronous=True))
+    assert shown(log)[1][-1] == "length_limit"
