@@ -3,7 +3,9 @@
 Reads the light columns that it is given; knows no token and no proposer.
 """
 
+import difflib
 import hashlib
+from collections.abc import Sequence
 from datetime import date
 
 import numpy as np
@@ -31,16 +33,16 @@ def select(meta: pa.Table, section: TraceSection) -> np.ndarray:
         section: the filters.
 
     Raises:
-        InputError: a filter leaves nothing; names the filter and what there is to choose from.
+        InputError: a filter names what the trace does not hold, or leaves nothing; names the filter and what there is
+            to choose from.
     """
     keep = np.ones(meta.num_rows, bool)
     for column in ("workload", "tenant"):
         if wanted := getattr(section, column):
             values = np.array(meta.column(column).fill_null(NO_GROUP).to_pylist(), object)
-            names = sorted(set(values[keep]))
-            known = ", ".join(plain(name, 60) for name in names[:_NAMED])
-            known += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            keep = _narrow(keep, np.isin(values, wanted), section, f"{column} = {wanted!r}", f"there are: {known}")
+            _must_be_known(section, column, wanted, set(values))
+            text = f"{column} = {wanted!r}"
+            keep = _narrow(keep, np.isin(values, wanted), section, text, f"there are: {_listed(set(values[keep]))}")
     arrival = meta.column("arrival").cast(pa.int64())
     known_arrival = arrival.is_valid().to_numpy()
     when = arrival.fill_null(0).to_numpy()
@@ -84,6 +86,23 @@ def _narrow(keep: np.ndarray, passes: np.ndarray, section: TraceSection, text: s
     if not left.any():
         raise InputError(f"trace {section.name}: {text} leaves none of {int(keep.sum())} requests; {hint}")
     return left
+
+
+def _must_be_known(section: TraceSection, column: str, wanted: Sequence[str], names: set[str]) -> None:
+    """A name that is not in the trace is a slip, also beside one that is."""
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), 1)
+            hint = f" (nearest: {plain(near[0], 60)})" if near else ""
+            raise InputError(
+                f"trace {section.name}: no request has {column} = {plain(name, 60)!r}{hint}; there are: {_listed(names)}"
+            )
+
+
+def _listed(names: set[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(plain(name, 60) for name in ordered[:_NAMED]) + more
 
 
 def _day(day: date | None, default: int) -> int:

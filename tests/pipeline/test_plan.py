@@ -72,9 +72,14 @@ def test_the_sample_is_of_whole_sessions_by_a_pinned_hash():
     [
         (
             {"workload": ["edits"]},
-            r"workload = \['edits'\] leaves none of 60 requests; there are: \(none\), chat, edit",
+            r"^trace demo: no request has workload = 'edits' \(nearest: edit\); there are: \(none\), chat, edit$",
         ),
-        ({"tenant": ["nobody"]}, r"tenant = \['nobody'\] leaves none .* there are: \(none\), acme, umbrella"),
+        ({"tenant": ["nobody"]}, r"no request has tenant = 'nobody'; there are: \(none\), acme, umbrella"),
+        (
+            {"tenant": ["(none)", "acne"]},  # a slip beside a known name is none the less one
+            r"no request has tenant = 'acne' \(nearest: acme\); there are: \(none\), acme, umbrella",
+        ),
+        ({"workload": ["chat", "edit", "Edit"]}, r"no request has workload = 'Edit' \(nearest: edit\); "),
         ({"date_to": "2020-01-01"}, r"dates … to 2020-01-01 \(UTC\) leaves none .*: 2026-11-24 to 2026-11-25"),
         ({"sample": 1e-9}, r"sample = 1e-09 leaves none"),
     ],
