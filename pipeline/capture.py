@@ -73,6 +73,7 @@ def capture(
             none,
             max_model_len=None if config.trace.max_model_len == "none" else config.trace.max_model_len,
             tail_tokens=tail,
+            seed=config.trace.seed,
             progress=None if progress is None else lambda done: progress("capture", done, len(requests)),
         )
         if not result.reconciliation["ok"]:
@@ -88,25 +89,28 @@ def _table(planned: Plan, requests: Requests, result: LiveResult) -> pa.Table:
     engine = planned.config.engine
     n = len(requests)
     columns = {name: requests.meta.column(name) for name in requests.meta.column_names}
-    said = zip(columns["sampling"].to_pylist(), columns["output_tokens"].to_pylist(), strict=True)
+    said = zip(*(columns[name].to_pylist() for name in ("sampling", "output_tokens", "request_id")), strict=True)
+    seed = planned.config.trace.seed
     columns |= {
         "prompt_token_ids": requests.prompts.column(),
         "output_token_ids": result.outputs.column(),
         "tail_token_ids": result.tails.column(),
         "output_tokens": pa.array(result.outputs.lengths, pa.int32()),
         "finish_reason": pa.array(result.finish_reason, pa.string()),
-        "sampling": pa.array([_sampling(text, tokens, engine.sampling) for text, tokens in said]),
+        "sampling": pa.array([_sampling(text, tokens, engine.sampling, seed, name) for text, tokens, name in said]),
         "model": pa.repeat(Path(str(engine.model)).name, n),  # its name; where it lies is nobody's business
         "extra": pa.repeat(json.dumps({"token_ids": "captured"}), n),
     }
     return pa.table({name: columns[name] for name in TRACE.names}).cast(TRACE)
 
 
-def _sampling(text: str | None, output_tokens: int | None, overrides: dict) -> str:
+def _sampling(text: str | None, output_tokens: int | None, overrides: dict, seed: int, request_id: str) -> str:
     """The settings that were in force, so that a replay of the captured trace samples the same way."""
-    from replay.live.settings import DEFAULT_MAX_TOKENS
+    from replay.live.settings import DEFAULT_MAX_TOKENS, derived_seed
 
     recorded = {key: value for key, value in (json.loads(text) if text else {}).items() if value is not None}
     settings = {"temperature": 0.0} | recorded | overrides
     settings.setdefault("max_tokens", DEFAULT_MAX_TOKENS if output_tokens is None else max(1, output_tokens))
+    if settings["temperature"] > 0:
+        settings.setdefault("seed", derived_seed(seed, request_id))
     return json.dumps(settings, sort_keys=True)

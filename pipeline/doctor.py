@@ -53,7 +53,7 @@ def _engine(gpu: str | None) -> list[Finding]:
             Finding(
                 "temperature > 0",
                 "limited",
-                "refused with speculation: the CPU build's rejection sampler is faulty; greedy is sound",
+                "the CPU build verifies candidates wrongly there; live runs replace the faulty function",
             )
         )
         out.append(Finding("ngram_gpu, V2 runner", "limited", "need an NVIDIA GPU (Triton)"))

@@ -182,6 +182,7 @@ def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
             engine,
             proposer,
             max_model_len=_limit(job.config),
+            seed=job.config.trace.seed,
             scheduled_us=scheduled,
             device=job.device,
             hang_after_s=run.hang_after_s,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replay.live.settings import engine_config, last_words, sampling_params, size_kv_cache
+from replay.live.settings import engine_config, fill_seeds, last_words, sampling_params, size_kv_cache
 from replay.requests import Tokens
 from schemas.errors import EnvironmentProblem, InputError
 
@@ -85,11 +85,15 @@ def run_unit(
 
     config = engine_config(spec)
     params = sampling_params(rows, ids, prompts, spec, config)
+    seeds = fill_seeds(params, ids, spec["seed"])
     limit = config.model_config.max_model_len
     tail = spec["tail_tokens"]
     lengths = [min(limit, len(prompts[i]) + p.max_tokens + tail) for i, p in enumerate(params)]
     sized_by = size_kv_cache(config, lengths, spec["concurrency"])
     engine, runner = _start(config)
+    replaced = None
+    if config.speculative_config is not None and any(seeds.values()):
+        replaced = engine.collective_rpc("mend_sampler")[0]
     beat()
     _warm_up(engine, spec["concurrency"], limit, beat)
     engine.collective_rpc("start_step_log")
@@ -101,7 +105,7 @@ def run_unit(
     beat()
     after = _counters(engine)
     record = engine.collective_rpc("take_step_log")[0]
-    facts = _facts(config, runner, sized_by)
+    facts = _facts(config, runner, sized_by) | {"seeds": seeds, "replaced": replaced}
     beat()
     engine.engine_core.shutdown()
     beat()

@@ -60,6 +60,7 @@ def run_live(
     *,
     max_model_len: int | None,
     tail_tokens: int = 0,
+    seed: int = 0,
     scheduled_us: np.ndarray | None = None,
     device: str | None = None,
     hang_after_s: float = START_LIMIT_S,
@@ -74,6 +75,7 @@ def run_live(
         proposer: vLLM's speculative_config, or "none".
         max_model_len: limit of prompt + output; None = what the EngineArgs or the model say.
         tail_tokens: with "none": ids to add past each end, as `tails`.
+        seed: requests above temperature 0 that carry no seed get one that follows from this and their id.
         scheduled_us: int64 per request, when it is sent since the first one is; `engine.concurrency` of them run, the
             others wait in the engine's own queue. None = each is sent as soon as one before it has finished.
         device: an entry of [run] devices; None = everything this process sees.
@@ -89,7 +91,7 @@ def run_live(
     """
     _check(engine, proposer, tail_tokens)
     spec = _spec(engine, proposer, max_model_len, tail_tokens)
-    spec |= {"cores": cores(device), "beat_s": min(1.0, hang_after_s / 4)}
+    spec |= {"cores": cores(device), "beat_s": min(1.0, hang_after_s / 4), "seed": seed}
     with _workdir(requests, [spec], scheduled_us) as workdir:
         run_child(
             workdir,

@@ -5,6 +5,8 @@ key. Knows nothing of steps or logs.
 """
 
 import dataclasses
+import hashlib
+import importlib
 import json
 import traceback
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from replay.live.platform_rules import Platform, refusals
 from replay.requests import Tokens
 from schemas.errors import InputError, SpecreplayError
 from schemas.speculative import unknown_key
@@ -45,9 +48,13 @@ def engine_config(spec: dict):
     Raises:
         InputError: an unknown key, or a setting vLLM refuses; names it.
     """
+    from vllm import envs
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
+    here = Platform(current_platform.device_type, "v2" if envs.VLLM_USE_V2_MODEL_RUNNER else "v1")
+    for refusal in refusals(spec["speculative"], here):
+        raise InputError(f"proposer {spec['proposer']!r}: {refusal}")
     known = {f.name for f in dataclasses.fields(EngineArgs)}
     for key in spec["engine_args"]:
         if key not in known:
@@ -67,7 +74,7 @@ def engine_config(spec: dict):
     if spec["speculative"] is not None:
         args |= {"speculative_config": spec["speculative"], "per_request_spec_decode_metrics": "detailed"}
     try:
-        return EngineArgs(**args).create_engine_config()
+        config = EngineArgs(**args).create_engine_config()
     except Exception as error:
         if isinstance(error, SpecreplayError):
             raise
@@ -78,6 +85,24 @@ def engine_config(spec: dict):
         if not in_proposer and not Path(spec["model"]).exists():
             said = f"model = {spec['model']!r} is no folder here, and vLLM cannot make one of it: {last_words(error)}"
         raise InputError(f"{where}: {said}") from error
+    if spec["speculative"] is not None and spec["speculative"]["method"] == "custom_class":
+        _check_class(spec["speculative"]["model"], f"proposer {spec['proposer']!r}", current_platform.is_cpu())
+    return config
+
+
+def _check_class(path: str, where: str, on_cpu: bool) -> None:
+    """A class of the user's own is there and has what vLLM calls; the engine would say so only once it has loaded."""
+    module, name = path.rsplit(".", 1)
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise InputError(
+            f"{where}: model = {path!r} cannot be imported: {last_words(error)}; its module must lie on PYTHONPATH"
+        ) from error
+    called = {"propose": "vLLM"} | ({"load_model": "vLLM's CPU build"} if on_cpu else {})
+    for method, who in called.items():
+        if not callable(getattr(made, method, None)):
+            raise InputError(f"{where}: model = {path!r} has no method {method!r}, which {who} calls")
 
 
 def size_kv_cache(config, lengths: Sequence[int], concurrency: int) -> str:
@@ -115,17 +140,15 @@ def sampling_params(rows: list[dict], ids: list[str], prompts: Tokens, spec: dic
         rows: per request, `sampling` (JSON text or None) and `output_tokens` (int or None).
         ids: request ids, for errors.
         prompts: prompts, to check ids and lengths.
-        spec: `sampling` (overrides), `tail_tokens`, `speculative`.
+        spec: `sampling` (overrides), `tail_tokens`.
         config: from `engine_config`.
 
     Raises:
         InputError: names the request and the key or length.
     """
-    from vllm.platforms import current_platform
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     limit, vocabulary = config.model_config.max_model_len, config.model_config.get_vocab_size()
-    cpu_speculation = spec["speculative"] is not None and current_platform.is_cpu()
     out = []
     for i, (row, name) in enumerate(zip(rows, ids, strict=True)):
         where = f"request {name!r}"
@@ -141,7 +164,8 @@ def sampling_params(rows: list[dict], ids: list[str], prompts: Tokens, spec: dic
         settings = {"temperature": 0.0} | _row_sampling(row["sampling"], where) | spec["sampling"]
         tokens = row["output_tokens"]
         settings.setdefault("max_tokens", DEFAULT_MAX_TOKENS if tokens is None else max(1, tokens))
-        _refuse(settings, where, spec["tail_tokens"], cpu_speculation)
+        _bias_by_id(settings, where)
+        _refuse(settings, where, spec["tail_tokens"])
         try:
             if isinstance(settings.get("structured_outputs"), dict):
                 settings["structured_outputs"] = StructuredOutputsParams(**settings["structured_outputs"])
@@ -166,7 +190,44 @@ def _row_sampling(text: str | None, where: str) -> dict:
     return {k: v for k, v in settings.items() if v is not None}
 
 
-def _refuse(settings: dict, where: str, tail_tokens: int, cpu_speculation: bool) -> None:
+def fill_seeds(params: list, ids: Sequence[str], seed: int) -> dict[str, int]:
+    """Give every request above temperature 0 a seed: its own, or one that depends on `seed` and its id alone.
+
+    Args:
+        params: SamplingParams per request, changed in place; one with a seed keeps it.
+        ids: request ids.
+        seed: of the trace section.
+
+    Returns:
+        {recorded, derived}: how many requests above temperature 0 had a seed, and how many were given one.
+    """
+    from vllm.sampling_params import SamplingType
+
+    counts = {"recorded": 0, "derived": 0}
+    for settings, name in zip(params, ids, strict=True):
+        if settings.sampling_type == SamplingType.GREEDY:
+            continue
+        counts["derived" if settings.seed is None else "recorded"] += 1
+        if settings.seed is None:
+            settings.seed = derived_seed(seed, name)
+    return counts
+
+
+def derived_seed(seed: int, request_id: str) -> int:
+    """A sampling seed (32 bits) that depends on both and nothing else, on every machine."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{request_id}".encode(), digest_size=4).digest())
+
+
+def _bias_by_id(settings: dict, where: str) -> None:
+    """JSON has no numbers as keys: `{"5": 1.0}` is the bias of token 5, as vLLM's own server reads it."""
+    if isinstance(bias := settings.get("logit_bias"), dict):
+        try:
+            settings["logit_bias"] = {int(token): value for token, value in bias.items()}
+        except ValueError:
+            raise InputError(f"{where}: logit_bias: its keys must be token ids") from None
+
+
+def _refuse(settings: dict, where: str, tail_tokens: int) -> None:
     from vllm.sampling_params import SamplingParams
 
     for key in settings:
@@ -180,12 +241,6 @@ def _refuse(settings: dict, where: str, tail_tokens: int, cpu_speculation: bool)
         for key in RUN_ON_BLIND:
             if settings.get(key):
                 raise InputError(f"{where}: {key} cannot be captured with a tail: it changes what lies past the end")
-    if cpu_speculation and settings["temperature"]:
-        raise InputError(
-            f"{where}: temperature = {settings['temperature']!r}: vLLM 0.32.0's CPU build verifies candidates wrongly "
-            "at any temperature above 0 (its rejection sampler reads uninitialised memory); "
-            "set [engine] sampling = { temperature = 0 } or run on a GPU"
-        )
 
 
 def last_words(error: BaseException) -> str:

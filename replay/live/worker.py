@@ -33,6 +33,14 @@ class StepRecorder:
             )
         return type(runner).__name__
 
+    def mend_sampler(self) -> str | None:
+        """See `replay.live.cpu_sampler.mend`; only the CPU build's V1 runner needs it."""
+        if self.model_runner.device.type != "cpu" or hasattr(self.model_runner, "speculator"):
+            return None
+        from replay.live.cpu_sampler import mend
+
+        return mend()
+
     def take_step_log(self) -> dict:
         """What was recorded since `start_step_log`, as arrays.
 

@@ -119,7 +119,6 @@ def test_eagle3_with_a_vocabulary_of_its_own(models, asked, plain, step_of_the_m
     result = live(models, asked, config, 2)
     assert_sound(result, plain)
     got, right = steps(result), expected(asked, plain, along(step_of_the_map, lambda token: token % 3 > 0))
-    print([x for x in zip(got, right)][:50]); print(len(got), len(right))
     assert got == right
 
 

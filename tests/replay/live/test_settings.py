@@ -12,6 +12,10 @@ ONE = Requests.from_lists([[1, 2, 3]], [[1]])
 NONE = material.proposer({"method": "none"})
 
 
+WAYS = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+CLASS = {"method": "custom_class", "num_speculative_tokens": 2}
+
+
 def refused(error: pytest.ExceptionInfo, *parts: str) -> None:
     line = str(error.value)
     assert "\n" not in line and all(part in line for part in parts), line
@@ -69,6 +73,12 @@ def spec(speculative: dict | None = None, sampling: dict | None = None, tail: in
             ("'mine'", "num_speculative_tokens = 0"),
         ),
         (spec({"method": "nonesuch", "num_speculative_tokens": 2}), ("'mine'", "method = 'nonesuch'")),
+        (spec({"method": "ngram_gpu", "num_speculative_tokens": 2}), ("'mine'", "ngram_gpu", "pinned memory", "GPU")),
+        (spec(WAYS | {"rejection_sample_method": "block"}), ("'mine'", "block", "V2 runner", 'runner = "v2"')),
+        (spec(WAYS | {"rejection_sample_method": "synthetic"}), ("'mine'", "synthetic", "CPU build", "GPU")),
+        (spec(CLASS | {"model": "no_such.Thing"}), ("'mine'", "no_such.Thing", "imported", "PYTHONPATH")),
+        (spec(CLASS | {"model": "json.nothing"}), ("'mine'", "json.nothing", "imported")),
+        (spec(CLASS | {"model": "json.JSONDecoder"}), ("'mine'", "json.JSONDecoder", "'propose'")),
     ],
 )
 def test_refused_engine_settings(given, parts):
@@ -115,7 +125,7 @@ def test_refused_requests(config, prompt, sampling, given, parts):
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("sampling", "part"),
-    [({"temperature": 0.7}, "CPU build"), ({"logit_bias": {1: 5.0}}, "logit_bias")],
+    [({"min_p": 0.2, "temperature": 0.7}, "min_p"), ({"logit_bias": {1: 5.0}}, "logit_bias")],
 )
 def test_refused_with_speculation(ngram_config, sampling, part):
     row = {"sampling": None, "output_tokens": 4}
@@ -149,3 +159,21 @@ def test_the_kv_cache_holds_what_may_be_in_flight(config):
     cache = config.cache_config
     assert settings.size_kv_cache(config, [300, 10, 200], 2) == "specreplay"
     assert cache.block_size == 128 and cache.num_gpu_blocks_override == (3 + 1) + (2 + 1) + 1
+
+
+@pytest.mark.live
+def test_recorded_seeds_are_kept_and_others_follow_from_trace_and_request(config):
+    sampling = ['{"temperature": 1, "seed": 7}', '{"temperature": 1}', None, '{"temperature": 1}', '{"seed": 5}']
+    rows = [{"sampling": text, "output_tokens": 4} for text in sampling]
+    names = ["r1", "r2", "r3", "r4", "r5"]
+
+    def seeds(names, seed):
+        params = settings.sampling_params(rows, names, Tokens.of([[1]] * 5), spec(), config)
+        assert settings.fill_seeds(params, names, seed) == {"recorded": 1, "derived": 2}
+        return [p.seed for p in params]
+
+    first = seeds(names, 0)
+    assert first[0] == 7 and first[1] != first[3] and (first[2], first[4]) == (None, 5)  # greedy ones draw nothing
+    assert seeds(names, 0) == first and seeds(names, 1)[1] != first[1]
+    moved = ["r1", "r4", "r3", "r2", "r5"]
+    assert seeds(moved, 0) == [first[0], first[3], None, first[1], 5]
