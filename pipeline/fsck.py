@@ -80,7 +80,7 @@ def fsck(warehouse: Warehouse, repair: bool = False, now: datetime | None = None
             that another machine works on must not be repaired.
         repair: mend what can be mended: remove leftovers, write a lost commit object again from done.json or the other
             way round, finish a removal, and take back damaged shards so that the same replay computes them again.
-        now: the moment ages are counted from, with its zone; None = now.
+        now: the moment ages are counted from, with its zone; None = now, by the store's clock if it deletes there.
 
     Raises:
         InputError: there is no warehouse.
@@ -90,7 +90,7 @@ def fsck(warehouse: Warehouse, repair: bool = False, now: datetime | None = None
     if not root.is_dir():
         raise InputError(f"no warehouse at {root}")
     remote.pull_records(root, anew=True)
-    work = _Check(root, repair, (now or datetime.now(UTC)) - _SETTLED)
+    work = _Check(root, repair, (now or (remote.now(root) if repair else None) or datetime.now(UTC)) - _SETTLED)
     try:
         _check_all(work, warehouse)
     except OSError as error:  # not damage: nothing may be taken back because of it

@@ -14,6 +14,7 @@ import re
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import filelock
@@ -95,6 +96,19 @@ def delete(root: Path, *names: str) -> None:
     if (store := store_of(root)) is not None and names:
         with errors(root):
             obstore.delete(store, names)
+
+
+def now(root: Path) -> datetime | None:
+    """The moment by the store's own clock, which writes an object for it; None for a plain folder."""
+    if (store := store_of(root)) is None:
+        return None
+    name = f"clock-{os.urandom(8).hex()}"
+    with errors(root):
+        obstore.put(store, name, b"-")
+        try:
+            return obstore.head(store, name)["last_modified"]
+        finally:
+            obstore.delete(store, name)
 
 
 def shown(root: Path, path: Path) -> str:

@@ -94,9 +94,8 @@ def _must_be_known(section: TraceSection, column: str, wanted: Sequence[str], na
         if name not in names:
             near = difflib.get_close_matches(name, sorted(names), 1)
             hint = f" (nearest: {plain(near[0], 60)})" if near else ""
-            raise InputError(
-                f"trace {section.name}: no request has {column} = {plain(name, 60)!r}{hint}; there are: {_listed(names)}"
-            )
+            said = f"no request has {column} = {plain(name, 60)!r}{hint}"
+            raise InputError(f"trace {section.name}: {said}; there are: {_listed(names)}")
 
 
 def _listed(names: set[str]) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import filelock
@@ -196,7 +197,7 @@ class Warehouse:
         return record
 
     def runs(self) -> list[RunRecord]:
-        """All runs, oldest first (by the plan's `started`, then name)."""
+        """All runs, oldest first (by the plan's `started`, as its writer's clock had it, then name)."""
         self._must_exist()
         records = (self.find_run(folder.name) for folder in self.root.glob("runs/*/"))
         return sorted((record for record in records if record is not None), key=_started)
@@ -324,8 +325,13 @@ def _sorted(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     return out
 
 
-def _started(record: RunRecord) -> tuple[str, str]:
-    return record.plan.get("started", ""), record.run
+def _started(record: RunRecord) -> tuple[datetime, str]:
+    """For the order of runs: the moment, whatever zone it is written in; first where the plan does not say."""
+    try:
+        when = datetime.fromisoformat(record.plan["started"])
+    except (KeyError, TypeError, ValueError):
+        when = datetime.min
+    return when if when.tzinfo else when.replace(tzinfo=UTC), record.run
 
 
 def _owner(path: Path) -> str:

@@ -10,7 +10,7 @@
 -- versions                    of the engine and of the packages that decide a number (JSON)
 -- requests                    requests selected from the trace
 -- hardware                    machine the run was started on (JSON)
--- started, ended              first and last moment of the run, UTC
+-- started, ended              first and last moment of the run, by its writer's clock
 -- plan, done                  both files whole (JSON)
 CREATE VIEW run_info AS
 WITH kinds AS (
@@ -34,8 +34,8 @@ SELECT
     (plan ->> 'requests')::bigint AS requests,
     plan -> 'versions' AS versions,
     plan -> 'hardware' AS hardware,
-    (plan ->> 'started')::timestamptz AS started,
-    (done ->> 'ended')::timestamptz AS ended,
+    try_cast(plan ->> 'started' AS timestamptz) AS started,
+    try_cast(done ->> 'ended' AS timestamptz) AS ended,
     plan,
     done
 FROM files.runs

@@ -153,6 +153,24 @@ def test_what_nobody_names_goes_once_it_is_old(twins, whole):
     assert not mirrored.exists()
 
 
+def test_the_age_of_an_object_is_by_the_clock_of_its_store(twins, monkeypatch):
+    _, there, url = twins
+    lost = f"requests/run={there.runs()[0].run}/s-0123456789abcdef.parquet"
+    obstore.put(store(url), lost, b"x")
+
+    class Tomorrow(datetime):
+        """The clock of this machine is years ahead."""
+
+        @classmethod
+        def now(cls, tz=None):
+            return later(1000)
+
+    before = names(url)
+    monkeypatch.setattr("pipeline.fsck.datetime", Tomorrow)
+    assert fsck(there, repair=True).findings == []
+    assert names(url) == before
+
+
 def test_a_mirror_that_is_torn_comes_down_again(twins, whole):
     disk, there, url = twins
     assert query(connect(there), TOTALS) == query(connect(disk), TOTALS)
