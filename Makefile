@@ -15,7 +15,7 @@ replay: trace ## the demo trace through a real vLLM engine with every proposer, 
 	specreplay replay examples/configs/recorded.toml
 
 test: setup chromium lint
-	python -m pytest -n 2 --dist loadfile -m "not gpu"
+	python -m pytest -n 2 --dist loadfile -m "not gpu and not slow"
 
 test-all: setup chromium lint
 	python -m pytest

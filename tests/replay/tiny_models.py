@@ -74,8 +74,9 @@ class Weights:
 def build(folder: Path, bend: float = 1.1, sharp: float = 8.0) -> dict[str, str]:
     """Write all models below `folder`; returns their folders by name.
 
-    Names: target, mimo (the target's weights in a family that has MTP layers, and one of them), draft, eagle, eagle3,
-    medusa. `bend` is how much the context changes the target's next token, `sharp` the logit of the map's own.
+    Names: target, mimo (the target's weights in a family that has MTP layers, and one of them), draft, soft (the draft
+    less sure of itself), eagle, eagle3, medusa. `bend` is how much the context changes the target's next token, `sharp`
+    the logit of the map's own.
     """
     w = Weights(bend, sharp)
     ends = {"model.embed_tokens.weight": w.embedding, "model.norm.weight": torch.ones(HIDDEN)}
@@ -86,6 +87,7 @@ def build(folder: Path, bend: float = 1.1, sharp: float = 8.0) -> dict[str, str]
     idle = w.layer(0.0)
     alone = ends | {f"model.layers.0.{k}": v for k, v in idle.items()}
     _save(folder / "draft", llama | dict(num_hidden_layers=1), alone)
+    _save(folder / "soft", llama | dict(num_hidden_layers=1), alone | {"lm_head.weight": w.head() * 0.4})
     _mimo(folder / "mimo", body, idle)
     nothing = torch.zeros(HIDDEN, HIDDEN)
     eye = torch.eye(HIDDEN)
