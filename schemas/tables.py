@@ -81,7 +81,7 @@ REJECTS = _table(
 
 _UNIT = dict(
     proposer=_must(_name, "free name of the proposer in the config"),
-    concurrency=_must(pa.int32(), "sequences run at once; 1 for recorded replay"),
+    concurrency=_must(pa.int32(), "sequences run at once; 1 for recorded replay and imported counts, which know none"),
 )
 
 DECODE_STEPS = _table(
@@ -98,7 +98,7 @@ DECODE_STEPS = _table(
 
 # A replay knows every count; what an imported run's source does not say is NULL.
 REQUESTS = _table(
-    **(_UNIT | {"concurrency": _may(pa.int32(), "sequences run at once; 1 for recorded replay; NULL = not logged")}),
+    **_UNIT,
     proposer_key=_must(_name, "hash of the proposer's effective settings"),
     request=_must(pa.int32(), "position of the request in the run, from 0"),
     request_id=_must(_name, "as in the trace"),

@@ -21,7 +21,6 @@ class Counted:
     session_id: str | None = None
     turn: int | None = None
     workload: str = NO_GROUP
-    concurrency: int | None = None
     prompt_tokens: int | None = None
     steps: int | None = None
     rounds: int | None = None

@@ -172,6 +172,7 @@ def _table(proposer: str, kind: str, ones: list[Counted]) -> pa.Table:
     n = len(ones)
     columns |= {
         "proposer": [proposer] * n,
+        "concurrency": [1] * n,
         "proposer_key": [_key(proposer)] * n,
         "request": list(range(n)),
         "tenant": [NO_GROUP] * n,

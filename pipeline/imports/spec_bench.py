@@ -54,7 +54,6 @@ def counted(record: dict[str, Any]) -> Iterator[Counted]:
                 session_id=f"{question}/{place}",
                 turn=turn,
                 workload=category if isinstance(category, str) and category else NO_GROUP,
-                concurrency=1,  # these scripts refuse a larger batch
                 steps=min(len(lengths), max(tokens - 1, 0)),
                 accepted=sum(lengths) - len(lengths),
                 finished_us=microseconds(time, 1e6),
