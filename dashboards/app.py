@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboards import data
 from dashboards.columns import literal
-from dashboards.frame import landed_on
+from dashboards.frame import concurrency_key, landed_on
 from pipeline.report import labels, run_warnings
 from schemas.errors import InputError
 
@@ -53,6 +53,13 @@ with st.sidebar:
         "reconciled" if info["reconciled"] else None,
     ]
     st.caption(started + " · ".join(part for part in parts if part))
+    if len(each := data.concurrencies(run)) > 1:
+        st.selectbox(
+            "Concurrency",
+            each,
+            key=concurrency_key(run),
+            help="Sequences in flight at once. Read latency at the lowest, capacity at the highest.",
+        )
     if said := labels(data.labels(run)):
         with st.expander("What these counts are"):
             for line in said:

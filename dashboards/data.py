@@ -60,71 +60,90 @@ def values(run: str, column: str) -> list[str]:
     return rows[column].to_pylist()
 
 
-def proposers(run: str, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
+def concurrencies(run: str) -> list[int]:
+    """The concurrencies of a run, ascending."""
+    sql = "SELECT DISTINCT concurrency FROM proposer_summary WHERE run = ? ORDER BY concurrency"
+    return select(sql, run)["concurrency"].to_pylist()
+
+
+def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
     """A row per proposer over the requests of that workload and tenant, most tokens per step first, with its cost.
 
     Cost is measured per proposer over the whole run: with a filter it is NULL.
     """
     whole = workload is ALL and tenant is ALL
     return select(
-        "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency "
+        "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency, "
+        "engines_at_once, dispatch_lag_us_p95, longest_iteration_us "
         "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
         "ON cost.run = summary.run AND cost.proposer = summary.proposer "
         "AND cost.concurrency = summary.concurrency AND ? "
-        "WHERE summary.run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
+        "LEFT JOIN latency_summary AS latency ON latency.run = cost.run AND latency.proposer = cost.proposer "
+        "AND latency.concurrency = cost.concurrency "
+        "WHERE summary.run = ? AND summary.concurrency = ? AND scope = ? "
+        "AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
         "ORDER BY tokens_per_step DESC NULLS LAST, summary.proposer",
         whole,
         run,
+        concurrency,
         _SCOPES[workload is not ALL, tenant is not ALL],
         *(workload, workload, tenant, tenant),
     )
 
 
-def points(run: str, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
+def points(run: str, concurrency: int, workload: str | None = ALL, tenant: str | None = ALL) -> pa.Table:
     """A row per proposer and workload, over the requests of that tenant."""
     return select(
         "SELECT * FROM group_summary "
-        "WHERE run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
+        "WHERE run = ? AND concurrency = ? AND scope = ? "
+        "AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
         "ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
         run,
+        concurrency,
         _SCOPES[True, tenant is not ALL],
         *(workload, workload, tenant, tenant),
     )
 
 
-def misses(run: str, workload: str | None = ALL) -> pa.Table:
+def misses(run: str, concurrency: int, workload: str | None = ALL) -> pa.Table:
     """Rows of miss_reasons, all tenants."""
     return select(
-        "SELECT * FROM miss_reasons WHERE run = ? AND (? IS NULL OR workload = ?) "
+        "SELECT * FROM miss_reasons WHERE run = ? AND concurrency = ? AND (? IS NULL OR workload = ?) "
         "ORDER BY workload, proposer, miss_reason",
-        *(run, workload, workload),
+        *(run, concurrency, workload, workload),
     )
 
 
-def positions(run: str, workload: str | None = ALL) -> pa.Table:
+def positions(run: str, concurrency: int, workload: str | None = ALL) -> pa.Table:
     """A row per proposer and position, pooled over workloads or for one of them."""
     if workload is ALL:
-        return select("SELECT * FROM proposer_positions WHERE run = ? ORDER BY proposer, position", run)
+        return select(
+            "SELECT * FROM proposer_positions WHERE run = ? AND concurrency = ? ORDER BY proposer, position",
+            *(run, concurrency),
+        )
     return select(
-        "SELECT * FROM position_summary WHERE run = ? AND workload = ? ORDER BY proposer, position", run, workload
+        "SELECT * FROM position_summary WHERE run = ? AND concurrency = ? AND workload = ? ORDER BY proposer, position",
+        *(run, concurrency, workload),
     )
 
 
-def workload_positions(run: str, proposer: str) -> pa.Table:
+def workload_positions(run: str, concurrency: int, proposer: str) -> pa.Table:
     """A row per workload and position of one proposer."""
     return select(
-        "SELECT * FROM position_summary WHERE run = ? AND proposer = ? ORDER BY workload, position", run, proposer
+        "SELECT * FROM position_summary WHERE run = ? AND concurrency = ? AND proposer = ? ORDER BY workload, position",
+        *(run, concurrency, proposer),
     )
 
 
-def lookups(run: str, workload: str | None = ALL) -> pa.Table:
+def lookups(run: str, concurrency: int, workload: str | None = ALL) -> pa.Table:
     """A row per n-gram lookup with its settings, all tenants, most tokens per step first."""
     return select(
         "SELECT summary.*, method, prompt_lookup_min, prompt_lookup_max, num_speculative_tokens "
         "FROM group_summary AS summary JOIN proposer_settings USING (run, proposer) "
-        "WHERE run = ? AND scope = ? AND (? IS NULL OR workload = ?) AND method IN ('ngram', 'ngram_gpu') "
-        "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
+        "WHERE run = ? AND concurrency = ? AND scope = ? AND (? IS NULL OR workload = ?) "
+        "AND method IN ('ngram', 'ngram_gpu') ORDER BY tokens_per_step DESC NULLS LAST, proposer",
         run,
+        concurrency,
         _SCOPES[workload is not ALL, False],
         *(workload, workload),
     )

@@ -31,14 +31,18 @@ _SESSIONS = """
         sum(engine_accepted - accepted)::bigint AS filler,
         sum(steps + engine_accepted - emitted)::bigint AS overrun
     FROM request_summary
-    WHERE run = ? AND proposer = ?
+    WHERE run = ? AND proposer = ? AND concurrency = ?
     GROUP BY ALL
 """
+
+_Side = tuple[str, str, int]
+"""(run, proposer, concurrency)."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """From one (run, proposer) to another. Fractions are exact: the parts add up to the change of tokens per step.
+    """From one (run, proposer, concurrency) to another. Fractions are exact: the parts add up to the change of tokens
+    per step.
 
     `before` and `after`: coverage, mean_acceptance_length and tokens_per_step, None where undefined. `intervals`: 95 %,
     of "change" and of each part; None with fewer than 2 sessions.
@@ -55,6 +59,8 @@ class Change:
     unpaired: str | None
     """Why sessions could not be compared one by one; None = they were."""
     settings_differ: bool
+    concurrencies: tuple[int, int]
+    """Before and after."""
 
     @property
     def noise(self) -> bool | None:
@@ -80,6 +86,7 @@ class Change:
             "sessions": self.sessions,
             "unpaired": self.unpaired,
             "settings_differ": self.settings_differ,
+            "concurrencies": list(self.concurrencies),
             "noise": self.noise,
         }
 
@@ -87,25 +94,37 @@ class Change:
 def compare(con: Connection, before: str, after: str | None = None) -> list[Change]:
     """Each proposer that two runs have in common; or each proposer of one run against its best, most tokens first.
 
+    Concurrencies are kept apart: proposers of one run are compared at the same one, and so are two runs, unless each
+    has a single one of its own.
+
     Args:
         con: from `pipeline.views.connect`.
         before: a run.
         after: another run; None = compare the proposers of `before`.
 
     Raises:
-        InputError: no such run, no proposer in common, or fewer than two proposers in the run.
+        InputError: no such run, no proposer or concurrency in common, or fewer than two proposers in the run.
     """
     keys = {run: _proposers(con, run) for run in (before, after) if run is not None}
     if after is None:
-        best, *others = keys[before]
-        if not others:
+        pairs = []
+        for concurrency in sorted({at for _, at in keys[before]}):
+            best, *others = (name for name, at in keys[before] if at == concurrency)
+            pairs += [((before, best, concurrency), (before, other, concurrency)) for other in others]
+        if not pairs:
             raise InputError(f"run {before} has one proposer: name a second run to compare it with")
-        return [_change(con, (before, best), (before, other), None, False) for other in others]
-    common = [name for name in keys[before] if name in keys[after]]
+        return [_change(con, *pair, None, False) for pair in pairs]
+    at_one = all(len({at for _, at in keys[run]}) == 1 for run in (before, after))
+    common = [
+        ((before, name, at), (after, name, other))
+        for name, at in keys[before]
+        for same, other in keys[after]
+        if name == same and (at_one or at == other)
+    ]
     if not common:
-        raise InputError(
-            f"no proposer in common: {before} has {', '.join(keys[before])}; {after} has {', '.join(keys[after])}"
-        )
+        what = "proposer" if at_one else "proposer at the same concurrency"
+        said = [", ".join(n if at_one else f"{n} at {at}" for n, at in keys[run]) for run in (before, after)]
+        raise InputError(f"no {what} in common: {before} has {said[0]}; {after} has {said[1]}")
     traces = [
         query(con, "SELECT trace_fingerprint AS f, trace FROM run_info WHERE run = ?", [run]).to_pylist()[0]
         for run in (before, after)
@@ -113,10 +132,7 @@ def compare(con: Connection, before: str, after: str | None = None) -> list[Chan
     unpaired = None
     if traces[0]["f"] != traces[1]["f"]:
         unpaired = f"the traces differ ({traces[0]['trace']}, {traces[1]['trace']})"
-    return [
-        _change(con, (before, name), (after, name), unpaired, keys[before][name] != keys[after][name])
-        for name in common
-    ]
+    return [_change(con, a, b, unpaired, keys[before][a[1:]] != keys[after][b[1:]]) for a, b in common]
 
 
 def parts_of(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -146,10 +162,10 @@ def _over(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.where(nothing, 0 * part, part / np.where(nothing, 1, whole))
 
 
-def _proposers(con: Connection, run: str) -> dict[str, str]:
-    """Keys of a run's proposers by name, most tokens per step first."""
+def _proposers(con: Connection, run: str) -> dict[tuple[str, int], str]:
+    """Keys of a run's proposers by name and concurrency, most tokens per step first."""
     sql = (
-        "SELECT proposer, proposer_key FROM proposer_summary WHERE run = ? "
+        "SELECT proposer, concurrency, proposer_key FROM proposer_summary WHERE run = ? "
         "ORDER BY tokens_per_step DESC NULLS LAST, proposer"
     )
     rows = query(con, sql, [run]).to_pylist()
@@ -157,15 +173,12 @@ def _proposers(con: Connection, run: str) -> dict[str, str]:
         known = query(con, "SELECT run FROM run_info ORDER BY started NULLS FIRST, run")["run"].to_pylist()
         listed = f"there are: {', '.join(known[-10:])}" if known else "the warehouse holds none yet"
         raise InputError(f"no numbers of a run {run!r}; {listed}")
-    return {row["proposer"]: row["proposer_key"] for row in rows}
+    return {(row["proposer"], row["concurrency"]): row["proposer_key"] for row in rows}
 
 
-def _change(
-    con: Connection, before: tuple[str, str], after: tuple[str, str], unpaired: str | None, settings_differ: bool
-) -> Change:
-    """`before`, `after`: (run, proposer)."""
+def _change(con: Connection, before: _Side, after: _Side, unpaired: str | None, settings_differ: bool) -> Change:
     a, b = (query(con, _SESSIONS, side).to_pydict() for side in (before, after))
-    for (run, name), side in ((before, a), (after, b)):
+    for (run, name, _), side in ((before, a), (after, b)):
         if unknown := [count for count in _COUNTS if None in side[count]]:
             raise InputError(
                 f"run {run}: the counts of {name} were imported and lack {', '.join(unknown)}, which a "
@@ -201,13 +214,14 @@ def _change(
         sessions,
         unpaired,
         settings_differ,
+        (before[2], after[2]),
     )
 
 
-def _same_requests(con: Connection, before: tuple[str, str], after: tuple[str, str]) -> bool:
+def _same_requests(con: Connection, before: _Side, after: _Side) -> bool:
+    one = "SELECT request_id FROM request_summary WHERE run = ? AND proposer = ? AND concurrency = ?"
     sql = (
-        "SELECT count(*) AS n FROM (SELECT request_id FROM request_summary WHERE run = ? AND proposer = ?) AS a "
-        "FULL JOIN (SELECT request_id FROM request_summary WHERE run = ? AND proposer = ?) AS b USING (request_id) "
+        f"SELECT count(*) AS n FROM ({one}) AS a FULL JOIN ({one}) AS b USING (request_id) "
         "WHERE a.request_id IS NULL OR b.request_id IS NULL"
     )
     return query(con, sql, [*before, *after])["n"].to_pylist() == [0]
@@ -233,11 +247,13 @@ def _floats(values: Mapping[str, Fraction | None]) -> dict[str, float | None]:
 def lines(changes: Iterable[Change]) -> list[dict[str, str]]:
     """Rows for a terminal table, without the parts' intervals; filler and overrun are left out where they are 0."""
     changes = list(changes)
+    several = len({c.concurrencies for c in changes}) > 1
     shown = [part for part in PARTS if part in PARTS[:2] or any(c.parts.get(part) for c in changes)]
     return [
         {
             "from": c.before_name,
             "to": c.after_name,
+            **({"concurrency": str(c.concurrencies[1])} if several else {}),
             "tokens/step": f"{text(_float(c.before['tokens_per_step']))} → {text(_float(c.after['tokens_per_step']))}",
             "change": _signed(c.change, c.intervals["change"]),
             **{f"of it {part}": _signed(c.parts.get(part), None) for part in shown},
@@ -252,6 +268,8 @@ def notes(changes: Iterable[Change]) -> list[str]:
     """What a reader must know besides, one line each."""
     changes = list(changes)
     out = [f"compared session by session: no, {why}" for why in dict.fromkeys(c.unpaired for c in changes) if why]
+    if differ := sorted({c.concurrencies for c in changes if c.concurrencies[0] != c.concurrencies[1]}):
+        out.append(f"the runs' concurrencies differ: {differ[0][0]} before, {differ[0][1]} after")
     out += [f"{c.after_name}: its settings differ between the runs" for c in changes if c.settings_differ]
     return out
 

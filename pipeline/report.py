@@ -1,6 +1,7 @@
 """The numbers of one run, per proposer and by workload, for people and for programs.
 
-Every number comes from a view; nothing is computed here. Knows how numbers are written down, not what they are made of.
+Every number comes from a view; nothing is computed here. Knows what to warn of and the file formats; which tables there
+are stands in `report_tables`.
 """
 
 import csv
@@ -11,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 from rich.console import Console, Group
@@ -18,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.heatmap import heat_map
-from pipeline.output import plain
+from pipeline.report_tables import LONGEST, Column, as_number, as_percent, as_speed, concurrencies, sections, written
 from pipeline.views import Connection, query
 from schemas.errors import InputError
 
@@ -30,9 +32,6 @@ MISLEADING = 1.5
 IMPLAUSIBLE = 1.15
 """Warn where the speed against none is more than this many times tokens per step: a step that verifies candidates costs
 at least a plain one, so the two were not measured under equal load."""
-
-FEW_SESSIONS = 30
-"""Mark intervals that rest on fewer effective sessions: simulated, they hold the truth less often than they say."""
 
 _NAMED = 8
 """So many proposers are listed behind what holds for all of them."""
@@ -48,8 +47,8 @@ _DEFINITIONS = (
 
 @dataclass(frozen=True)
 class Report:
-    """One run: its `run_info`, then rows of `proposer_summary` (with cost and settings) and `workload_summary`, best
-    first."""
+    """One run: its `run_info`, then rows of `proposer_summary` (with cost, latency and settings) and
+    `workload_summary`, by concurrency, best first."""
 
     run: str
     info: dict[str, Any]
@@ -70,7 +69,11 @@ def report(con: Connection, run: str | None = None) -> Report:
     Raises:
         InputError: no such run (lists those there are), or no run at all.
     """
-    columns = "run, trace, trace_fingerprint, engine, runner, status, reconciled, label, versions, started, ended"
+    columns = (
+        "run, trace, trace_fingerprint, engine, runner, status, reconciled, label, versions, started, ended, "
+        "CASE WHEN engine = 'vllm' THEN coalesce(plan -> 'engine' ->> 'pace', 'closed') END AS pace, "
+        "(plan -> 'engine' ->> 'speed')::double AS speed"
+    )
     runs = query(con, f"SELECT {columns} FROM run_info ORDER BY started NULLS FIRST, run").to_pylist()
     if not runs:
         raise InputError("the warehouse holds no run yet: replay a trace first (specreplay replay CONFIG)")
@@ -80,22 +83,25 @@ def report(con: Connection, run: str | None = None) -> Report:
     info = found[-1]
     proposers = query(
         con,
-        "SELECT proposer_summary.*, speedup_over_none, us_per_emitted_token, draft_s, verify_s, step_s, "
-        "kv_cache_tokens, max_concurrency, "
+        "SELECT proposer_summary.*, cost_summary.* EXCLUDE (run, proposer, concurrency, emitted), "
+        "latency_summary.* EXCLUDE (run, proposer, concurrency, requests), "
         "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, label, reason, history, trees, "
         "warm_requests, cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions, bytes_per_cached_token "
         "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer, concurrency) "
+        "LEFT JOIN latency_summary USING (run, proposer, concurrency) "
         "LEFT JOIN proposer_settings USING (run, proposer) WHERE run = ? "
-        "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
+        "ORDER BY concurrency, tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
     ).to_pylist()
     workloads = query(
         con,
-        "SELECT * FROM workload_summary WHERE run = ? ORDER BY workload, tokens_per_step DESC NULLS LAST, proposer",
+        "SELECT * FROM workload_summary WHERE run = ? "
+        "ORDER BY workload, concurrency, tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
     ).to_pylist()
     warnings = run_warnings(info) + proposer_warnings(proposers)
-    return Report(info["run"], info, proposers, workloads, warnings, labels(proposers))
+    at_one = [row for row in proposers if row["concurrency"] == proposers[0]["concurrency"]]
+    return Report(info["run"], info, proposers, workloads, warnings, labels(at_one))
 
 
 def render(report: Report, format_: str = "table", width: int | None = None) -> str:
@@ -154,149 +160,62 @@ def run_warnings(info: dict[str, Any]) -> list[str]:
 
 
 def proposer_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where a number alone would mislead, one line each; `rows` are of proposer_summary, with speedup_over_none."""
+    """Where a number alone would mislead, one line each; `rows` are of proposer_summary, with cost and latency."""
     out = []
+    several = len(concurrencies(rows)) > 1
     for row in rows:
         name, length, tokens = row["proposer"], row["mean_acceptance_length"], row["tokens_per_step"]
+        name += f" at concurrency {row['concurrency']}" if several else ""
         if length is not None and tokens is not None and length >= MISLEADING * tokens:
             out.append(
-                f"{name}: a mean acceptance length of {length:.1f} sits on {_percent(row['coverage'])} of the steps; "
+                f"{name}: a mean acceptance length of {length:.1f} sits on {as_percent(row['coverage'])} of the steps; "
                 f"with the misses it is {tokens:.2f} tokens per step"
             )
         if row["equal_outputs"] is not None and row["equal_outputs"] < 1:
             out.append(
-                f"{name}: {_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal those of none; "
-                "its counts are over its own outputs"
+                f"{name}: {as_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal those of "
+                "none; its counts are over its own outputs"
             )
         speed = row["speedup_over_none"]
         if speed is not None and tokens is not None and speed > IMPLAUSIBLE * tokens:
             out.append(
-                f"{name}: {_speed(speed)} the speed of none is more than its {tokens:.2f} tokens per step can explain; "
-                "the machine was busy with something else, measure again"
+                f"{name}: {as_speed(speed)} the speed of none is more than its {tokens:.2f} tokens per step can "
+                "explain; the machine was busy with something else, measure again"
             )
+        lag = row["dispatch_lag_us_p95"]
+        if lag is not None and lag > row["longest_iteration_us"]:
+            out.append(
+                f"{name}: one request in twenty was sent {lag / 1000:,.0f} ms or more after it was due, longer than "
+                "any engine iteration: the replay could not keep up, and its times to the first token are too long"
+            )
+    if (most := max((row["engines_at_once"] or 1 for row in rows), default=1)) > 1:
+        out.append(
+            f"{most} engines ran side by side: times hold what they took from each other (memory, cores, disk); "
+            "compare them with runs under the same load"
+        )
     return out
 
-
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}"
-
-
-def _count(value: int | None) -> str:
-    return "n/a" if value is None else f"{value:,}"
-
-
-def few_sessions(row: dict[str, Any]) -> bool:
-    """Whether the intervals of a summary's row rest on few sessions; `effective_sessions` NULL = on less than 2."""
-    effective = row["effective_sessions"]
-    return effective is None or effective < FEW_SESSIONS
-
-
-def _sessions(value: int, effective: float | None) -> str:
-    return _count(value) + (" few" if few_sessions({"effective_sessions": effective}) else "")
-
-
-def _percent_ends(low: float | None, high: float | None) -> str:
-    return "n/a" if low is None or high is None else f"{100 * low:.1f}–{high:.1%}"
-
-
-def _number_ends(low: float | None, high: float | None) -> str:
-    return "n/a" if low is None or high is None else f"{low:.2f}–{high:.2f}"
-
-
-def _speed(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}x"
-
-
-_COUNTS = [(name, name, _count) for name in ("requests", "steps", "rounds", "drafted", "accepted")]
-_RATES = [
-    ("coverage", "coverage", _percent),
-    ("acceptance_rate", "acceptance rate", _percent),
-    ("mean_acceptance_length", "mean acceptance length", _number),
-    ("tokens_per_step", "tokens per step", _number),
-]
-_PROPOSER = [("proposer", "proposer", str), *_COUNTS, *_RATES, ("speedup_over_none", "speed against none", _speed)]
-_WORKLOAD = [("workload", "workload", str), ("proposer", "proposer", str), *_COUNTS, *_RATES]
-_PER_REQUEST = [
-    ("proposer", "proposer", str),
-    *[
-        column
-        for name, title, write in _RATES
-        for column in ((f"{name}_mean", title, write), (f"{name}_n", "n", _count))
-    ],
-]
-_INTERVALS = [
-    ("proposer", "proposer", str),
-    (("sessions", "effective_sessions"), "sessions", _sessions),
-    *[
-        ((f"{name}_low", f"{name}_high"), title, _percent_ends if write is _percent else _number_ends)
-        for name, title, write in _RATES
-    ],
-]
-_SECTIONS = (
-    ("Per proposer, all requests pooled", "proposers", _PROPOSER),
-    (
-        f"95 % intervals of these, over sessions (few: rough, under {FEW_SESSIONS} sessions or a few long ones rule)",
-        "proposers",
-        _INTERVALS,
-    ),
-    ("By workload, pooled", "workloads", _WORKLOAD),
-    ("Mean of the requests' own numbers, over the n requests where each is defined", "proposers", _PER_REQUEST),
-)
-
-
-_TREES_TITLE = "Suffix trees of earlier outputs, as they ended"
-_TREES: list["_Column"] = [
-    ("proposer", "proposer", str),
-    *(
-        (name, name.replace("_", " "), _count)
-        for name in "trees warm_requests cached_requests cached_tokens evictions tree_nodes tree_bytes".split()
-    ),
-    ("bytes_per_cached_token", "bytes per cached token", _number),
-]
-
-
-_Column = tuple[str | tuple[str, ...], str, Callable[..., str]]
-"""What is written, under which title, and how."""
-
-
-_LONGEST = 160
-"""Characters of a name that a table shows, on several lines if need be; JSON and CSV hold all."""
 
 _NAME = 24
 """A word of a name longer than this is broken, not the width of the table."""
 
-_HEAT_MAPS = (("tokens_per_step", "tokens per step", _number), ("coverage", "coverage", _percent))
-
-
-def _sections(report: Report) -> list[tuple[str, list[dict], Sequence[_Column]]]:
-    """Title, rows and columns of each table."""
-    tables: list[tuple] = [(title, getattr(report, name), columns) for title, name, columns in _SECTIONS]
-    trees = [row for row in report.proposers if row["trees"] is not None]
-    return [*tables, (_TREES_TITLE, trees, _TREES)] if trees else tables
-
-
-def _cells(row: dict, columns: Sequence[_Column], longest: int = _LONGEST) -> list[str]:
-    return [
-        plain(write(row[names]) if isinstance(names, str) else write(*(row[name] for name in names)), longest)
-        for names, _, write in columns
-    ]
+_HEAT_MAPS = (("tokens_per_step", "tokens per step", as_number), ("coverage", "coverage", as_percent))
 
 
 def _headline(report: Report) -> str:
     info = report.info
-    parts = [f"trace {info['trace']}", info["label"], f"runner {info['runner']}", info["status"]]
+    parts = [info["trace"] and f"trace {info['trace']}", info["label"], info["runner"] and f"runner {info['runner']}"]
+    if info["pace"] == "arrival":
+        parts.append("requests as they arrived" + ("" if info["speed"] == 1 else f", {info['speed']:g} times as fast"))
+    parts.append(info["status"])
     if info["reconciled"]:
         parts.append("reconciled with the engine's counters")
     return f"run {report.run} · " + " · ".join(str(part) for part in parts if part)
 
 
 def _terminal(report: Report, width: int) -> str:
-    sections = _sections(report)
-    tables = [_table(rows, columns) for _, rows, columns in sections]
+    shown = sections(report.proposers, report.workloads, report.info["pace"])
+    tables = [_table(rows, columns) for _, rows, columns in shown]
     out = io.StringIO()
     # without a height, rich takes every TERM=dumb for 80 columns, whatever the width says
     console = Console(
@@ -304,14 +223,17 @@ def _terminal(report: Report, width: int) -> str:
     )
     wide = console.options.update(width=10_000)
     # a number is never cut off: a table that needs more than the terminal has is drawn wider; a name takes more lines
-    least = [_table(rows, columns, _NAME) for _, rows, columns in sections]
+    least = [_table(rows, columns, _NAME) for _, rows, columns in shown]
     console.width = max(width, *(console.measure(table, options=wide).minimum for table in least))
     parts: list[Any] = [Text(_headline(report), style="bold")]
-    for (title, _, _), table in zip(sections, tables, strict=True):
+    for (title, _, _), table in zip(shown, tables, strict=True):
         parts += [Text(), Text(title, style="bold cyan"), table]
-    for name, title, write in _HEAT_MAPS:
-        if (table := heat_map(report.proposers, name, write)) is not None:
-            parts += [Text(), Text(f"N-gram lookups: {title}, by window and candidates", style="bold cyan"), table]
+    each = concurrencies(report.proposers)
+    for concurrency, (name, title, write) in product(each, _HEAT_MAPS):
+        rows = [row for row in report.proposers if row["concurrency"] == concurrency]
+        at = f", concurrency {concurrency}" if len(each) > 1 else ""
+        if (table := heat_map(rows, name, write)) is not None:
+            parts += [Text(), Text(f"N-gram lookups{at}: {title}, by window and candidates", style="bold cyan"), table]
     if not report.proposers:
         parts.append(Text("nothing is committed yet"))
     parts += [Text(), Text(_DEFINITIONS, style="dim")]
@@ -323,7 +245,7 @@ def _terminal(report: Report, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _table(rows: Sequence[dict], columns: Sequence[_Column], longest: int = _LONGEST) -> Table:
+def _table(rows: Sequence[dict], columns: Sequence[Column], longest: int | None = None) -> Table:
     table = Table(box=None, header_style="dim")
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     height = max(header.count(" ") for _, header, write in columns if write is not str)
@@ -335,8 +257,8 @@ def _table(rows: Sequence[dict], columns: Sequence[_Column], longest: int = _LON
             table.add_column(above + header.replace(" ", "\n"), justify="right", no_wrap=True)
     before = None
     for row in rows:
-        cells = _cells(row, columns, longest)
-        if columns is _WORKLOAD:  # name a workload once, on its best proposer's row
+        cells = written(row, columns, longest or LONGEST)
+        if columns[0][0] == "workload":  # name a workload once, on its best proposer's row
             before, cells[0] = row["workload"], "" if row["workload"] == before else cells[0]
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -362,10 +284,10 @@ def _markdown(report: Report) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     lines = [f"**{_headline(report)}**", ""]
-    for title, rows, columns in _sections(report):
+    for title, rows, columns in sections(report.proposers, report.workloads, report.info["pace"]):
         rule = ["---" if write is str else "---:" for _, _, write in columns]
         lines += [f"### {title}", "", line([header for _, header, _ in columns]), line(rule)]
-        lines += [line(_cells(row, columns)) for row in rows] + [""]
+        lines += [line(written(row, columns)) for row in rows] + [""]
     lines += [_DEFINITIONS, ""] + [f"- {text}" for text in report.labels] + [""] * bool(report.labels)
     lines += [f"> {warning}" for warning in report.warnings]
     return "\n".join(lines).rstrip() + "\n"
@@ -390,10 +312,10 @@ def _html(report: Report) -> str:
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{head}</title><style>{_STYLE}</style>"]
     parts.append(f"<h1>specreplay</h1><p>{head}</p>")
     parts += [f'<p class="note">{html.escape(warning)}</p>' for warning in report.warnings]
-    for title, rows, columns in _sections(report):
+    for title, rows, columns in sections(report.proposers, report.workloads, report.info["pace"]):
         parts.append(f"<table><caption>{html.escape(title)}</caption>")
         parts.append(cells("th", [header for _, header, _ in columns], columns))
-        parts += [cells("td", _cells(row, columns), columns) for row in rows]
+        parts += [cells("td", written(row, columns), columns) for row in rows]
         parts.append("</table>")
     parts += [f"<p>{html.escape(text)}</p>" for text in report.labels]
     parts.append(f"<p>{html.escape(_DEFINITIONS)}</p></html>")

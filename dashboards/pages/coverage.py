@@ -9,6 +9,7 @@ from pipeline.report_tables import FEW_SESSIONS, few_sessions
 _HEADLINES = 4
 
 run = frame.run_of("coverage")
+concurrency = frame.concurrency_of(run)
 names = data.values(run, "proposer")
 
 st.title("Coverage against acceptance")
@@ -28,8 +29,8 @@ with st.sidebar:  # keys hold the run: another run has other proposers, and star
         "Tenant", [data.ALL, *data.values(run, "tenant")], format_func=lambda t: t or "all tenants", key=f"tenant {run}"
     )
 
-summary = data.only(data.proposers(run, workload, tenant), "proposer", chosen)
-points = data.only(data.points(run, workload, tenant), "proposer", chosen)
+summary = data.only(data.proposers(run, concurrency, workload, tenant), "proposer", chosen)
+points = data.only(data.points(run, concurrency, workload, tenant), "proposer", chosen)
 if not summary.num_rows:
     st.info("Nothing to show: choose at least one proposer, or a workload and tenant that have requests in common.")
     st.stop()
@@ -83,7 +84,7 @@ st.subheader("By workload")
 columns.table(points, ["workload", "proposer", *columns.RATIOS, *columns.COUNTS], key="workload_table")
 
 st.subheader("Why nothing was proposed")
-misses = data.only(data.misses(run, workload), "proposer", chosen)
+misses = data.only(data.misses(run, concurrency, workload), "proposer", chosen)
 if misses.num_rows:
     st.caption("All tenants. A bar ends at 1 − coverage.")
     st.altair_chart(charts.miss_chart(misses), width="stretch", key="miss_chart")

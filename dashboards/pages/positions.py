@@ -16,6 +16,7 @@ _FORMULAS = {
 }
 
 run = frame.run_of("positions")
+concurrency = frame.concurrency_of(run)
 names, workloads = data.values(run, "proposer"), data.values(run, "workload")
 
 st.title("Acceptance by position")
@@ -38,7 +39,11 @@ with st.sidebar:  # keys hold the run: another run has other proposers, and star
         chosen = st.multiselect("Proposers", names, default=names, key=f"position_proposers {run}")
 
 by = "workload" if compare == "workloads" else "proposer"
-rows = data.workload_positions(run, proposer) if by == "workload" else data.positions(run, workload)
+rows = (
+    data.workload_positions(run, concurrency, proposer)
+    if by == "workload"
+    else data.positions(run, concurrency, workload)
+)
 rows = data.only(rows, by, chosen)
 if not rows.num_rows:
     st.info("Nothing to show: nothing was proposed here, nothing is chosen, or the run is imported without positions.")

@@ -20,7 +20,7 @@ with st.sidebar:  # keys hold the run: another run has other proposers, and star
         format_func=lambda w: w or "all workloads",
         key=f"sweep_workload {run}",
     )
-rows = data.lookups(run, workload)
+rows = data.lookups(run, frame.concurrency_of(run), workload)
 methods = sorted(set(rows["method"].to_pylist()))
 if len(methods) > 1:
     with st.sidebar:

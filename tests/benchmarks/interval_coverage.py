@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from pipeline.report import FEW_SESSIONS
+from pipeline.report_tables import FEW_SESSIONS
 from pipeline.views import init_sql
 from pipeline.warehouse import Warehouse
 from schemas.tables import ROLLUP_GROUPS
