@@ -17,6 +17,8 @@
 --                            the traffic's own rate where the run follows recorded arrivals and keeps up
 -- kv_cache_tokens            KV cache the engine could hold beside this proposer, in tokens
 -- max_concurrency            requests of full length that fit in it at once, as the engine says
+-- prefix_cache_hit_tokens    prompt tokens whose KV was reused, summed over the requests: prefill saved, which is no part of
+--                            any sum above and has nothing to do with candidates copied from history
 -- engines_at_once            engines that ran side by side at the time, each on devices of its own; NULL = not told
 CREATE VIEW cost_summary AS
 WITH sums AS (
@@ -38,6 +40,12 @@ put_out AS (
     SELECT run, proposer, concurrency, sum(output_tokens) AS output_tokens
     FROM files.rollup_groups
     WHERE scope = 'all'
+    GROUP BY run, proposer, concurrency
+),
+hits AS (
+    SELECT run, proposer, concurrency, sum(prefix_cache_hit_tokens)::bigint AS prefix_cache_hit_tokens
+    FROM files.requests
+    WHERE prefix_cache_hit_tokens IS NOT NULL
     GROUP BY run, proposer, concurrency
 ),
 costs AS (
@@ -84,8 +92,11 @@ SELECT
     none.us_per_emitted_token / nullif(costs.us_per_emitted_token, 0) AS speedup_over_none,
     (told.facts ->> 'kv_cache_tokens')::bigint AS kv_cache_tokens,
     (told.facts ->> 'max_concurrency')::double AS max_concurrency,
+    hits.prefix_cache_hit_tokens,
     (told.facts ->> 'engines_at_once')::bigint AS engines_at_once
 FROM costs
+LEFT JOIN hits
+    ON hits.run = costs.run AND hits.proposer = costs.proposer AND hits.concurrency = costs.concurrency
 LEFT JOIN baseline ON baseline.run = costs.run
 LEFT JOIN costs AS none
     ON none.run = costs.run AND none.proposer = baseline.proposer AND none.concurrency = costs.concurrency

@@ -164,6 +164,11 @@ def step_log(requests: list[Request]) -> StepLog:
     )
 
 
+def prefix_hit(i: int) -> int:
+    """Prompt tokens that request i of a live run found in the prefix cache."""
+    return 32 * (i % 3)
+
+
 def requests_table(run: Run, proposer: str, requests: list[Request], log: StepLog) -> pa.Table:
     """The `requests` rows of one proposer. `none` logs no steps: it takes T - 1 of them."""
     n = len(requests)
@@ -182,6 +187,7 @@ def requests_table(run: Run, proposer: str, requests: list[Request], log: StepLo
         "prompt_tokens": [100] * n,
         "output_tokens": [r.length for r in requests],
         "output_digest": [r.digest for r in requests],
+        "prefix_cache_hit_tokens": [prefix_hit(i) if run.iterations else None for i in range(n)],
     }
     return pa.table(
         {f.name: pa.array(columns.get(f.name, [None] * n), f.type) for f in REQUESTS},

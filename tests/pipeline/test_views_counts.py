@@ -4,7 +4,7 @@ from collections import defaultdict
 from fractions import Fraction
 
 import pytest
-from logged_runs import Request, Run, Step, commit, random_run
+from logged_runs import Request, Run, Step, commit, prefix_hit, random_run
 
 from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
@@ -236,6 +236,8 @@ def test_cost(con):
         assert same(row["us_per_emitted_token"], cost[proposer])
         assert row["kv_cache_tokens"] == run.kv_cache[proposer]["kv_cache_tokens"]
         assert row["max_concurrency"] == 2.5
+        hits = [prefix_hit(i) for i in range(len(run.requests[proposer]))]
+        assert row["prefix_cache_hit_tokens"] == sum(hits) > 0
     for proposer in run.iterations:
         assert same(found["2A1", proposer]["speedup_over_none"], cost["none"] / cost[proposer])
 
