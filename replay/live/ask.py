@@ -4,14 +4,16 @@ Runs in a child process (vLLM is imported once, no engine is started) and leaves
 Knows ids and settings; knows no trace files.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from replay.live.memory import ledger
+from replay.live.platform_rules import Platform, refusals
 from replay.live.settings import engine_config, last_words, sampling_params
-from replay.preflight.findings import Finding
+from replay.preflight.findings import ENVIRONMENT, Finding
 from replay.preflight.folder import model
 from replay.preflight.ledger import memory
 from replay.preflight.lengths import Lengths, draft_fits, positions, target_fits
@@ -24,10 +26,9 @@ _PLANNED = {"dtype": "auto", "block_size": 16}
 """EngineArgs that vLLM sets otherwise on the CPU build, for a plan of a GPU made there."""
 
 _REMEDIES = {
-    "min_p": "set [engine] sampling = { min_p = 0 }, or leave those requests out",
-    "logit_bias": "set [engine] sampling = { logit_bias = {} }, or leave those requests out",
-    "stop strings": "give stop_token_ids in the trace, or set [engine] sampling = { stop = [] }",
-    "n = ": "write one row per output sequence",
+    "min_p and logit_bias": "set [engine] sampling = { min_p = 0, logit_bias = {} }, or leave those requests out",
+    "stop strings": "or set [engine] sampling = { stop = [] }",
+    "one request is one output": "write one row per output sequence",
     "leaves no room": "leave those requests out, or raise max_model_len",
     "outside the model's": "the trace was tokenised for another model: ingest it with this model's tokenizer",
 }
@@ -41,6 +42,7 @@ def ask(
     rows: list[dict],
     lengths: Lengths,
     outputs: np.ndarray,
+    runner: str,
     device_memory: int | None,
 ) -> list[Finding]:
     """Every check of a live replay that needs vLLM or the model's files.
@@ -53,6 +55,7 @@ def ask(
         rows: per request `sampling` and `output_tokens`.
         lengths: prompt and the most it may put out, per request.
         outputs: recorded output ids, flat int32; may be empty.
+        runner: "v1" or "v2".
         device_memory: bytes of the device to plan for; None = this machine's.
     """
     out: list[Finding] = []
@@ -63,6 +66,9 @@ def ask(
         name = None if proposer.method == "none" else proposer.name
         draft = model(spec["speculative"]["model"]) if _has_model(proposer) else None
         files = pair(proposer, target, draft, outputs) if draft is not None else []
+        if cannot := _cannot(proposer, spec, runner):
+            out += cannot + files
+            continue
         try:
             config = engine_config(spec)
         except InputError as error:
@@ -73,7 +79,13 @@ def ask(
             seen |= {said} if engine else set()
             out += files
             continue
-        for said, count, example in _refused(spec, ids, prompts, rows, config):
+        if spec["speculative"] is not None and config.model_config.logits_processors:
+            said = "[engine]: logits_processors: vLLM starts none of one's own with speculation"
+            out.append(Finding("settings", proposer.name, "refusal", said, "leave them out"))
+        refused = _refused(spec, ids, prompts, rows, config)
+        if not refused:
+            out += _sampled(name, rows, spec)
+        for said, count, example in refused:
             if said in seen:
                 continue
             seen |= {said} if name is None else set()
@@ -137,6 +149,43 @@ def _asked(row: dict, name: str, prompt: Tokens, spec: dict, config) -> str | No
     except InputError as error:
         return str(error).removeprefix(f"request {name!r}: ")
     return None
+
+
+def _cannot(proposer: Proposer, spec: dict, runner: str) -> list[Finding]:
+    """What the machine (ENVIRONMENT) or the runner cannot do with a proposer."""
+    from vllm.platforms import current_platform
+
+    refused = refusals(spec["speculative"], Platform(current_platform.device_type, runner))
+    anywhere = refusals(spec["speculative"], Platform("cuda", runner))
+    return [
+        Finding(
+            "settings" if one in anywhere else ENVIRONMENT,
+            proposer.name,
+            "refusal",
+            f"{one.what}: {one.why}",
+            one.remedy,
+        )
+        for one in refused
+    ]
+
+
+def _sampled(name: str | None, rows: list[dict], spec: dict) -> list[Finding]:
+    """Sampling above temperature 0 on the CPU build, whose own verification is wrong there."""
+    from vllm.platforms import current_platform
+
+    if name is None or not current_platform.is_cpu():
+        return []
+    hot = {text: _temperature(text, spec["sampling"]) > 0 for text in {row["sampling"] for row in rows}}
+    count = sum(hot[row["sampling"]] for row in rows)
+    if not count:
+        return []
+    said = f"{count:,} of {len(rows):,} requests sample above temperature 0, which vLLM's CPU build verifies wrongly"
+    remedy = "the faulty function is replaced by ours, which the run's engine facts name"
+    return [Finding("requests", name, "warning", said, remedy, {"requests": count})]
+
+
+def _temperature(text: str | None, override: dict) -> float:
+    return float(((json.loads(text) if text else {}) | override).get("temperature") or 0)
 
 
 def _grammars(rows: list[dict], spec: dict) -> list[Finding]:

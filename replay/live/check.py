@@ -53,8 +53,8 @@ def check_live(
         return findings
     with launch._workdir(requests, [launch._spec(at, p, max_model_len, 0) for p in asked]) as workdir:
         np.savez(workdir / "lengths.npz", prompt=lengths.prompt, output=lengths.output, ids=requests.outputs.flat)
-        more = {"proposers": [p.model_dump(mode="json") for p in asked], "device_memory": device_memory}
-        (workdir / "ask.json").write_text(json.dumps(more))
+        more = {"proposers": [p.model_dump(mode="json") for p in asked], "runner": engine.runner}
+        (workdir / "ask.json").write_text(json.dumps(more | {"device_memory": device_memory}))
         try:
             run_child(workdir, None, "preflight", "--check", runner=engine.runner)
         except EnvironmentProblem as error:

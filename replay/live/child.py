@@ -89,7 +89,7 @@ def _check(workdir: Path, specs: list[dict], ids: list[str], prompts: Tokens, ro
     proposers = [Proposer.model_validate(given) for given in asked["proposers"]]
     with np.load(workdir / "lengths.npz") as file:
         lengths, outputs = Lengths(file["prompt"], file["output"]), file["ids"]
-    findings = ask(specs, proposers, ids, prompts, rows, lengths, outputs, asked["device_memory"])
+    findings = ask(specs, proposers, ids, prompts, rows, lengths, outputs, asked["runner"], asked["device_memory"])
     (workdir / "findings.json").write_text(json.dumps([finding.as_dict() for finding in findings]))
 
 

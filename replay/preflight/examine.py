@@ -132,7 +132,8 @@ def _sampling(requests: Requests, config: ReplayConfig) -> list[Finding]:
             known[text] = _settings(text)
         settings = known[text] | override
         for key in (*REFUSED_WITH_SPECULATION, *GRAMMARS):
-            if settings.get(key):
+            greedy = key == "min_p" and settings.get("temperature") == 0  # vLLM then sets min_p to 0 itself
+            if settings.get(key) and not greedy:
                 groups.setdefault(key, []).append(i)
     ids = requests.meta.column("request_id")
     out = []

@@ -59,8 +59,8 @@ def memory(
         concurrency: sequences in flight at once; None = no engine.
     """
     if "unknown" in figures:
-        said = f"not told: {figures['unknown']}"
-        return [Finding("memory", name, "warning", said, "what fits is seen when the engine starts")]
+        said = f"what it takes cannot be told before the start: {figures['unknown']}"
+        return [Finding("memory", name, "warning", said, "see the engine's own words when it starts")]
     if figures.get("refused"):
         remedy = "lower max_model_len, or give the cache more memory"
         if "layers" in figures["refused"]:

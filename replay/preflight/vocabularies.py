@@ -182,7 +182,7 @@ def shown(token: str) -> str:
     >>> shown("a\n"), shown("x" * 40)
     ("'a\\n'", "'xxxxxxxxxxxxxxxxxxxxxxx…'")
     """
-    return ascii(token) if len(token) <= 24 else ascii(token[:23])[:-1] + "…'"
+    return repr(token) if len(token) <= 24 else repr(token[:23])[:-1] + "…'"
 
 
 def _examples(ids: list[int], *vocabularies: Mapping[str, int]) -> str:

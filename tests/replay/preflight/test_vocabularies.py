@@ -174,7 +174,8 @@ def edit_config(folder, **more) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "word"), [("a\nb", r"'a\nb'"), ("\x1b[31m", r"'\x1b[31m'"), ("Ġthe", r"'\u0120the'")]
+    ("token", "word"),
+    [("a\nb", r"'a\nb'"), ("\x1b[31m", r"'\x1b[31m'"), ("Ġthe", "'Ġthe'"), ("a\u202eb", r"'a\u202eb'")],
 )
 def test_tokens_are_shown_as_printable_words(token, word):
     assert vocabularies.shown(token) == word
