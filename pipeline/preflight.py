@@ -88,8 +88,12 @@ def show(planned: Plan, findings: Sequence[Finding]) -> None:
             table.add_row("", "", Text(f"→ {plain(finding.remedy)}", style="dim" if finding.level == "ok" else ""))
     console.print(table)
     _ledger(console, findings)
-    count = {level: sum(f.level == level for f in findings) for level in _MARKS}
-    console.print(f"\n{count['refusal']} refusals, {count['warning']} warnings")
+    console.print("\n" + ", ".join(_count(findings, level) for level in ("refusal", "warning")))
+
+
+def _count(findings: Sequence[Finding], level: str) -> str:
+    number = sum(finding.level == level for finding in findings)
+    return f"{number} {level}" + ("" if number == 1 else "s")
 
 
 def _ledger(console: Console, findings: Sequence[Finding]) -> None:
