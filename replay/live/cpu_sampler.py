@@ -6,6 +6,8 @@ for temperature and top_p (float32) and top_k (int32). Verification then divides
 in one line of torch. Runs in vLLM's worker, after the model is loaded; knows nothing of requests or logs.
 """
 
+from collections.abc import Callable
+
 from schemas.errors import EnvironmentProblem
 
 FAULTY = ("0.32.0",)
@@ -42,26 +44,32 @@ def mend() -> str | None:
     import vllm
     from vllm.v1.sample import rejection_sampler
 
-    if _right(rejection_sampler):
+    name = WHAT.rsplit(".", 1)[1]
+    if getattr(rejection_sampler, name) is expand_batch_to_tokens:
+        return WHAT
+    if right(rejection_sampler.expand_batch_to_tokens):
         return None
     if vllm.__version__.split("+")[0] not in FAULTY:
         raise EnvironmentProblem(
             f"vLLM {vllm.__version__} verifies candidates wrongly above temperature 0 here ({WHAT} returns other "
             "values than it is given), in a way that is not known; set [engine] sampling = { temperature = 0 }"
         )
-    setattr(rejection_sampler, WHAT.rsplit(".", 1)[1], expand_batch_to_tokens)
+    setattr(rejection_sampler, name, expand_batch_to_tokens)
+    if not right(rejection_sampler.expand_batch_to_tokens):
+        raise EnvironmentProblem("one value per token from one per sequence goes wrong even in torch itself here")
     return WHAT
 
 
-def _right(module) -> bool:
-    """Try it on values that lie nowhere in memory in the order that is asked for."""
+def right(expand: Callable) -> bool:
+    """Try a function like `expand_batch_to_tokens` on values that lie nowhere in memory in the order asked for."""
     import torch
 
     for dtype in (torch.float32, torch.int32):
         values = (torch.rand(4) * 1000 + 1).to(dtype)
         values[2] = 0
         ends = torch.tensor([2, 5, 6, 9], dtype=torch.int32)
-        got = module.expand_batch_to_tokens(values, ends, 9, replace_from=0, replace_to=7)
-        if got.tolist() != [v or 7 for v, n in zip(values.tolist(), (2, 3, 1, 3), strict=True) for _ in range(n)]:
+        got = expand(values, ends, 9, replace_from=0, replace_to=7)
+        wanted = [v or 7 for v, n in zip(values.tolist(), (2, 3, 1, 3), strict=True) for _ in range(n)]
+        if got.tolist() != wanted:
             return False
     return True
