@@ -74,12 +74,14 @@ def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: st
     whole = workload is ALL and tenant is ALL
     return select(
         "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency, "
-        "engines_at_once, dispatch_lag_us_p95, longest_iteration_us "
+        "engines_at_once, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
         "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
         "ON cost.run = summary.run AND cost.proposer = summary.proposer "
         "AND cost.concurrency = summary.concurrency AND ? "
         "LEFT JOIN latency_summary AS latency ON latency.run = cost.run AND latency.proposer = cost.proposer "
         "AND latency.concurrency = cost.concurrency "
+        "LEFT JOIN output_equality AS outputs ON outputs.run = cost.run AND outputs.proposer = cost.proposer "
+        "AND outputs.concurrency = cost.concurrency "
         "WHERE summary.run = ? AND summary.concurrency = ? AND scope = ? "
         "AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
         "ORDER BY tokens_per_step DESC NULLS LAST, summary.proposer",

@@ -85,10 +85,12 @@ def report(con: Connection, run: str | None = None) -> Report:
         con,
         "SELECT proposer_summary.*, cost_summary.* EXCLUDE (run, proposer, concurrency, emitted), "
         "latency_summary.* EXCLUDE (run, proposer, concurrency, requests), "
+        "compared, equal, first_position, median_gap, largest_gap, "
         "method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, label, reason, history, trees, "
         "warm_requests, cached_requests, cached_tokens, tree_nodes, tree_bytes, evictions, bytes_per_cached_token "
         "FROM proposer_summary LEFT JOIN cost_summary USING (run, proposer, concurrency) "
         "LEFT JOIN latency_summary USING (run, proposer, concurrency) "
+        "LEFT JOIN output_equality USING (run, proposer, concurrency) "
         "LEFT JOIN proposer_settings USING (run, proposer) WHERE run = ? "
         "ORDER BY concurrency, tokens_per_step DESC NULLS LAST, proposer",
         [info["run"]],
@@ -174,7 +176,7 @@ def proposer_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
         if row["equal_outputs"] is not None and row["equal_outputs"] < 1:
             out.append(
                 f"{name}: {as_percent(row['equal_outputs'])} of {row['equal_outputs_n']:,} outputs equal those of "
-                "none; its counts are over its own outputs"
+                f"none{_gap(row['largest_gap'])}; its counts are over its own outputs"
             )
         speed = row["speedup_over_none"]
         if speed is not None and tokens is not None and speed > IMPLAUSIBLE * tokens:
@@ -194,6 +196,17 @@ def proposer_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
             "compare them with runs under the same load"
         )
     return out
+
+
+def _gap(largest: float | None) -> str:
+    return (
+        ""
+        if largest is None
+        else (
+            f", the tokens where they part lie up to {largest:.2g} apart in log-probability (a near-tie is numerics, "
+            "far apart is a fault)"
+        )
+    )
 
 
 _NAME = 24

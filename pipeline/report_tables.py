@@ -67,6 +67,10 @@ def _whole(value: float | None) -> str:
     return "n/a" if value is None else f"{value:,.0f}"
 
 
+def _gap(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3g}"
+
+
 _COUNTS = [(name, name, _count) for name in ("requests", "steps", "rounds", "drafted", "accepted")]
 _RATES = [
     ("coverage", "coverage", as_percent),
@@ -127,6 +131,15 @@ _CAPACITY: list[Column] = [
     ("kv_cache_tokens", "KV cache tokens", _count),
     ("max_concurrency", "full requests that fit", as_number),
 ]
+_OUTPUTS: list[Column] = [
+    ("proposer", "proposer", str),
+    ("compared", "outputs compared", _count),
+    ("equal", "equal to none's", _count),
+    ("equal_outputs", "share equal", as_percent),
+    ("first_position", "first part at token", _count),
+    ("median_gap", "median gap", _gap),
+    ("largest_gap", "largest gap", _gap),
+]
 _AT: Column = ("concurrency", "concurrency", str)
 
 
@@ -139,7 +152,7 @@ def sections(proposers: list[dict[str, Any]], workloads: list[dict[str, Any]], p
     """The tables of a report, in order.
 
     Args:
-        proposers: rows of proposer_summary with cost_summary, latency_summary and proposer_settings.
+        proposers: rows of proposer_summary with cost_summary, latency_summary, output_equality and proposer_settings.
         workloads: rows of workload_summary.
         pace: "closed" or "arrival"; None for a run without an engine.
     """
@@ -163,6 +176,9 @@ def sections(proposers: list[dict[str, Any]], workloads: list[dict[str, Any]], p
             (f"Latency: concurrency {low}{arriving}, in ms since a request was due", _only(timed, low), _LATENCY),
             (f"Capacity: concurrency {high}{arriving}", _only(timed, high), _CAPACITY),
         ]
+    if compared := [row for row in proposers if row["compared"] is not None]:
+        title = "Greedy outputs against those of none; gap: log-probability between the tokens where they part"
+        out.append((title, compared, _with(_OUTPUTS, at)))
     trees = [row for row in proposers if row["trees"] is not None]
     return [*out, (_TREES_TITLE, trees, _TREES)] if trees else out
 
