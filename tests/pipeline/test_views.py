@@ -19,7 +19,8 @@ from schemas.tables import RUN_TABLES
 
 VIEWS = (
     "decode_steps request_summary group_summary proposer_summary workload_summary tenant_summary step_histogram "
-    "position_summary proposer_positions length_summary miss_reasons cost_summary run_info proposer_settings"
+    "position_summary proposer_positions length_summary miss_reasons cost_summary run_info proposer_settings "
+    "output_differences latency_summary output_equality"
 ).split()
 
 
