@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from pipeline.commands import answers, imports, runs, traces, upkeep
+from pipeline.commands import answers, imports, looks, runs, traces, upkeep
 from schemas.errors import EnvironmentProblem, SpecreplayError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (traces, runs, imports, answers, upkeep):
+for group in (traces, runs, imports, answers, looks, upkeep):
     app.add_typer(group.app)
 
 

@@ -55,6 +55,10 @@ class Tokeniser:
         """Size of the model's vocabulary, None where the folder does not say (a tokenizer may know fewer ids)."""
         self.fingerprint = _fingerprint(loaded)
 
+    def text(self, ids: list[int]) -> str:
+        """The ids as text, special tokens included."""
+        return self._tokenizer.decode(ids)
+
     def fill(self, batch: list[Generation]) -> list[RowRefused | None]:
         """Fill in the missing ids of a batch; a refusal in the place of each that cannot be taken.
 

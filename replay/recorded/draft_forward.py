@@ -101,6 +101,34 @@ def padded(draft: Draft, batch: list[Sequence], ends: list[int]) -> Any:
     return rows.to(draft.model.device)
 
 
+def greedy_candidates(draft: Draft, contexts: list[np.ndarray], k: int) -> np.ndarray:
+    """What a greedy draft says behind each context, every candidate read after the ones before it.
+
+    Args:
+        draft: the model.
+        contexts: the target's ids, int32, one token at least each.
+        k: candidates of a round.
+
+    Returns:
+        int64 [contexts, k], in the target's ids.
+    """
+    import torch
+
+    said = np.zeros((len(contexts), k), np.int64)
+    at_once = max(1, BATCH_TOKENS // (max(map(len, contexts), default=1) + k))
+    for low in range(0, len(contexts), at_once):
+        some, out = contexts[low : low + at_once], said[low : low + at_once]
+        for i in range(k):
+            last = torch.tensor([len(ids) + i - 1 for ids in some])
+            rows = torch.zeros(len(some), int(last.max()) + 1, dtype=torch.long)
+            for row, ids, own in zip(rows, some, out, strict=True):
+                row[: len(ids) + i] = torch.from_numpy(draft.read(np.concatenate([ids, own[:i]])))
+            with torch.inference_mode():
+                hidden = draft.model.base_model(rows.to(draft.model.device), use_cache=False).last_hidden_state
+                out[:, i] = draft.best(hidden[torch.arange(len(some)), last])
+    return said
+
+
 def _agreements(draft: Draft, batch: list[Sequence], limit: int) -> list[np.ndarray]:
     """Per sequence whether argmax agrees with the record, at positions prompt + 1 up to its end or `limit`."""
     import torch

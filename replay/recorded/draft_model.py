@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from replay.recorded.draft_forward import Draft, agreement_runs
-from replay.recorded.parallel_draft import mask_token, parallel_runs
+from replay.recorded.draft_forward import Draft, agreement_runs, greedy_candidates
+from replay.recorded.parallel_draft import candidates_of, mask_token, parallel_runs
 from replay.recorded.vocabulary import between
 from replay.recorded.walk import NO_LIMIT, PROPOSED, Limits, Progress, Sequence, walk
 from replay.requests import Requests
@@ -65,25 +65,18 @@ def draft_look(
 ) -> tuple[Look, Limits]:
     """The proposer as `walk` asks it, and the limits narrowed by the draft's own; arguments as above."""
     name, k = config["model"], config["num_speculative_tokens"]
-    model = load(name, dtype)
-    own = _own_limit(model.config, config)
+    draft, own = _draft(requests, config, dtype, target)
     foreign = config.get("use_heterogeneous_vocab")
-    vocabulary = between(str(target), name) if foreign else None
-    if not foreign:
-        _check_size(target, model.config, name)
-    size = model.get_input_embeddings().num_embeddings if vocabulary is None else len(vocabulary.to_draft)
-    _check_ids(requests, size, str(target) if foreign else name)
-    draft = Draft(model, vocabulary)
     what = [fingerprint(name), dtype, foreign and fingerprint(str(target))]
     if config.get("parallel_drafting"):
-        mask = mask_token(model.config, name)
+        mask = mask_token(draft.model.config, name)
         # A limit cuts these runs where masks would stand past it, so it belongs to them; so does k.
         reach = min(limits.drafter, own)
         runs = _shared(
             [*what, k, reach], requests, progress, lambda: parallel_runs(draft, mask, k, requests, reach, progress)
         )
     else:
-        reach = _own_limit(model.config, {"model": name})
+        reach = _own_limit(draft.model.config, {"model": name})
         runs = _shared([*what, reach], requests, progress, lambda: agreement_runs(draft, requests, reach, progress))
 
     def look(sequence: Sequence, history: int) -> tuple[int, int, int]:
@@ -92,6 +85,43 @@ def draft_look(
         return k, int(run[at]) if at < len(run) else 0, PROPOSED
 
     return look, Limits(limits.model, min(limits.drafter, own))
+
+
+def draft_candidates(
+    requests: Requests, config: dict, histories: list[int], limit: int, dtype: str, target: str | None
+) -> list[list[int]]:
+    """The candidates at some histories of one request, in the target's ids.
+
+    Args:
+        requests: the one request, with its recorded output.
+        config: effective `speculative_config`.
+        histories: outputs put out before each step looked at, 1 at least.
+        limit: the longest sequence the drafter may read, in tokens; a parallel draft says nothing beyond it.
+        dtype, target: as for `replay_draft_model`.
+    """
+    k = config["num_speculative_tokens"]
+    draft, own = _draft(requests, config, dtype, target)
+    sequence = Sequence(requests, 0)
+    if not histories:
+        return []
+    if not config.get("parallel_drafting"):
+        return greedy_candidates(draft, [sequence.ids[: sequence.start + h] for h in histories], k).tolist()
+    (rows,) = candidates_of(draft, mask_token(draft.model.config, config["model"]), k, [sequence], min(limit, own))
+    return [rows[h - 1].tolist() if h <= len(rows) else [] for h in histories]
+
+
+def _draft(requests: Requests, config: dict, dtype: str, target: str | None) -> tuple[Draft, int]:
+    """The draft, loaded and fit for these requests, and how long a history it can take."""
+    name = config["model"]
+    model = load(name, dtype)
+    own = _own_limit(model.config, config)
+    foreign = config.get("use_heterogeneous_vocab")
+    vocabulary = between(str(target), name) if foreign else None
+    if not foreign:
+        _check_size(target, model.config, name)
+    size = model.get_input_embeddings().num_embeddings if vocabulary is None else len(vocabulary.to_draft)
+    _check_ids(requests, size, str(target) if foreign else name)
+    return Draft(model, vocabulary), own
 
 
 def _shared(

@@ -61,7 +61,7 @@ def parallel_runs(
     """
     runs = [np.zeros(0, np.int16) for _ in range(len(requests))]
     for batch in batches(requests, limit, progress):
-        for sequence, candidates in zip(batch, _candidates(draft, mask, k, batch, limit), strict=True):
+        for sequence, candidates in zip(batch, candidates_of(draft, mask, k, batch, limit), strict=True):
             wanted = np.full(len(sequence.ids) + k, -1, np.int64)  # past the record nothing agrees
             wanted[: len(sequence.ids)] = sequence.ids
             history = sequence.start + 1 + np.arange(len(candidates))
@@ -70,8 +70,11 @@ def parallel_runs(
     return runs
 
 
-def _candidates(draft: Draft, mask: int, k: int, batch: list[Sequence], limit: int) -> list[np.ndarray]:
-    """Per sequence the candidates (int64, in the target's ids) at its histories: [histories, k]."""
+def candidates_of(draft: Draft, mask: int, k: int, batch: list[Sequence], limit: int) -> list[np.ndarray]:
+    """Per sequence the candidates (int64, in the target's ids) at its histories: [histories, k].
+
+    Row j is for the history of prompt + 1 + j tokens; arguments as for `parallel_runs`, `batch` has decode steps.
+    """
     import torch
 
     # Of histories start + 1 to end - 1, those whose last mask, at h + k - 2, is still within the limit.

@@ -36,7 +36,7 @@ def replay_suffix(
             it. None = nothing.
     """
     (log,) = walk_suffix(
-        requests, [_setting(config)], cache or new_cache(config), max_model_len=_length(limits), progress=progress
+        requests, [setting(config)], cache or new_cache(config), max_model_len=_length(limits), progress=progress
     )
     return log
 
@@ -53,11 +53,11 @@ def replay_grid(
         limits: see `walk.Limits`.
         progress: told of each request done, once for each setting.
     """
-    settings, limit = [_setting(config) for config in configs], _length(limits)
+    settings, limit = [setting(config) for config in configs], _length(limits)
     served = [requests] if warm is None else [warm, requests]
     share = all(shares_trees(some, settings, limit) for some in served)
     results = []
-    for group in [settings] if share else [[setting] for setting in settings]:
+    for group in [settings] if share else [[one] for one in settings]:
         cache = new_cache(configs[0])
         if warm is not None:
             walk_suffix(warm, group, cache, max_model_len=limit)
@@ -71,7 +71,8 @@ def replay_grid(
     return results
 
 
-def _setting(config: Mapping) -> Setting:
+def setting(config: Mapping) -> Setting:
+    """What of effective `speculative_config` the walk needs beside its trees."""
     return Setting(
         config["num_speculative_tokens"],
         config["suffix_decoding_max_spec_factor"],
