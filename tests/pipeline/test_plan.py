@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import NGRAM, config, rows, table
 
-from pipeline.plan import plan, shards
+from pipeline.plan import arrivals, plan, shards
 from pipeline.selection import select
 from pipeline.warehouse import Warehouse
 from schemas.config import TraceSection
@@ -204,3 +204,58 @@ def test_what_there_is_to_choose_from_fits_a_line(tmp_path):
     with pytest.raises(InputError, match=r"there are: t00\\nx+…x+, t01.* and 10 more$") as error:
         plan(config(trace={"name": "odd", "tenant": ["nobody"]}), warehouse)
     assert len(str(error.value)) < 1500
+
+
+LIVE = {"kind": "vllm", "model": "some/model"}
+
+
+def test_a_unit_for_each_concurrency(warehouse):
+    planned = plan(config(NGRAM, engine=LIVE | {"concurrency": [8, 1]}), warehouse)
+    assert [(u.shard, u.proposer.name, u.concurrency, len(u.rows)) for u in planned.units] == [
+        ("00-none-c8-00000", "none", 8, 60),
+        ("00-none-c1-00000", "none", 1, 60),
+        ("01-ngram-2-4-k3-c8-00000", "ngram 2-4 k3", 8, 60),
+        ("01-ngram-2-4-k3-c1-00000", "ngram 2-4 k3", 1, 60),
+    ]
+    assert [unit["concurrency"] for unit in planned.as_dict()["units"]] == [8, 1, 8, 1]
+    recorded = plan(config(NGRAM, engine={"concurrency": [8, 1]}), warehouse)
+    assert {unit.concurrency for unit in recorded.units} == {1}
+    assert all("concurrency" not in unit for unit in recorded.as_dict()["units"])
+
+
+def test_a_run_of_one_concurrency_keeps_its_id_and_its_shards(warehouse, monkeypatch):
+    """Written down when there was no list, no pace, no device: such a run is resumed, not begun anew."""
+    monkeypatch.setattr("pipeline.plan._versions", lambda config: {"vllm": "0.32.0"})
+    engine = LIVE | {"concurrency": 4, "sampling": {"temperature": 0.0}}
+    planned = plan(config(NGRAM, engine=engine, devices=["0"], hang_after_s=5), warehouse)
+    assert [unit.shard for unit in planned.units] == ["00-none-00000", "01-ngram-2-4-k3-00000"]
+    assert planned.run == "small-live-5360c5903d"
+    one, listed = (plan(config(NGRAM, engine=engine | {"concurrency": c}), warehouse).run for c in (4, [4]))
+    paced = plan(config(NGRAM, engine=engine | {"pace": "arrival"}), warehouse).run
+    assert planned.run == one == listed != paced
+    assert plan(config(NGRAM, engine=engine | {"pace": "arrival", "speed": 2.0}), warehouse).run != paced
+    assert set(planned.as_dict()["engine"]) == {"kind", "runner", "model", "dtype", "concurrency", "sampling"}
+
+
+def test_arrivals_are_counted_from_the_first_selected(tmp_path):
+    house = Warehouse(tmp_path / "wh")
+    house.write_trace("small", [table(DATA)])
+    chosen = table(DATA).take([5, 2, 9])
+    first = min(DATA[i]["arrival"] for i in (5, 2, 9))
+    wanted = [(DATA[i]["arrival"] - first) / timedelta(microseconds=1) for i in (5, 2, 9)]
+    assert arrivals(chosen, "small").tolist() == wanted
+    offsets = [row | {"arrival": None, "arrival_offset_us": 7 * i} for i, row in enumerate(DATA)]
+    assert arrivals(table(offsets).take([5, 2, 9]), "small").tolist() == [21, 0, 49]
+
+
+def test_recorded_pace_needs_arrivals(tmp_path):
+    house = Warehouse(tmp_path / "wh")
+    some = without(DATA[:30], "arrival") + DATA[30:]
+    mixed = [row | {"arrival_offset_us": 1} for row in without(DATA[:30], "arrival")] + DATA[30:]
+    house.write_trace("some", [table(some)])
+    house.write_trace("mixed", [table(mixed)])
+    paced = LIVE | {"pace": "arrival"}
+    for name, says in (("some", "does not say when it arrived"), ("mixed", "has an offset where others have a time")):
+        with pytest.raises(InputError, match=rf"trace {name}: request 'r\d+' {says}.*; take pace = \"closed\"$"):
+            plan(config(NGRAM, engine=paced, trace={"name": name}), house)
+        assert plan(config(NGRAM, engine=LIVE, trace={"name": name}), house).requests == 60

@@ -192,3 +192,45 @@ def test_a_model_in_a_grid_is_found_beside_the_config(tmp_path):
     path = tmp_path / "replay.toml"
     path.write_text('[[proposer]]\nconfig = { model = ["one"], num_speculative_tokens = [3, 4] }\n')
     assert [p.config["model"] for p in load(path).proposer] == [str(tmp_path / "one")] * 2
+
+
+def live_engine(**keys):
+    return parse({"engine": {"kind": "vllm", **keys}}, PATH).engine
+
+
+def test_one_concurrency_in_a_list_is_that_one():
+    assert live_engine(concurrency=[4]) == live_engine(concurrency=4)
+    several = live_engine(concurrency=[8, 1], pace="arrival", speed=2)
+    assert several.concurrencies == (8, 1) and live_engine(concurrency=4).concurrencies == (4,)
+    assert several.at(1) == live_engine(concurrency=1, pace="arrival", speed=2)
+    assert several.engine_args == {}  # none of these is an EngineArg
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"engine": {"kind": "vllm", "concurrency": []}}, r"concurrency = \[\]: give a number"),
+        ({"engine": {"kind": "vllm", "concurrency": 0}}, "concurrency = 0 must be a whole number from 1"),
+        ({"engine": {"kind": "vllm", "concurrency": [1, "8"]}}, "concurrency = '8' must be a whole number"),
+        ({"engine": {"kind": "vllm", "concurrency": [1, True]}}, "concurrency = True must be a whole number"),
+        ({"engine": {"kind": "vllm", "concurrency": [1, 1]}}, r"concurrency = \[1, 1\]: each value once"),
+        ({"engine": {"pace": "arrival"}}, 'pace = "arrival" needs an engine'),
+        ({"engine": {"kind": "vllm", "speed": 2.0}}, 'speed = 2.0 needs pace = "arrival"'),
+        ({"engine": {"kind": "vllm", "pace": "arrival", "speed": 0}}, r"engine\.speed = 0: .*greater than 0"),
+        ({"engine": {"kind": "vllm", "pace": "recorded"}}, r"engine\.pace = 'recorded'"),
+        ({"run": {"devices": "0"}}, "devices = '0' must be a list"),
+        ({"run": {"devices": ["0", ""]}}, "devices: '' must name devices"),
+        ({"run": {"devices": ["0,1", "1"]}}, "devices: '1' is named twice"),
+        ({"run": {"devices": [True]}}, "devices: True must name devices"),
+        ({"run": {"hang_after_s": 0}}, r"run\.hang_after_s = 0: .*greater than 0"),
+    ],
+)
+def test_concurrency_pace_and_devices_that_cannot_be(data, says):
+    with pytest.raises(InputError, match=says) as error:
+        parse(data, PATH)
+    assert "\n" not in str(error.value) and str(error.value).startswith("replay.toml: ")
+
+
+def test_devices_are_as_cuda_visible_devices_has_them():
+    run = parse({"run": {"devices": [0, "1, 2", "GPU-8932f937"]}}, PATH).run
+    assert run.devices == ("0", "1,2", "GPU-8932f937")

@@ -1,0 +1,98 @@
+"""Engine processes do not outlive who wanted them, and run where they are told."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from replay.live.process import check_devices, cores
+from schemas.errors import InputError
+
+HERE = Path(__file__).parent
+
+ALONE = """
+import live_material as material
+from replay.live.launch import run_live
+none = material.proposer({"method": "none"})
+run_live(material.requests([[1, 2]], [4]), material.engine(1), none, max_model_len=None)
+"""
+
+IN_A_POOL = """
+from pathlib import Path
+import live_material as material
+import numpy as np
+from pipeline.executor import run_jobs
+from pipeline.plan import Unit
+from pipeline.units import Job
+from replay.live.launch import run_live
+from schemas.config import ReplayConfig
+
+NONE = material.proposer({"method": "none"})
+
+def work(job, progress):
+    asked = material.requests([[1, 2]], [4])
+    run_live(asked, material.engine(1), NONE, max_model_len=None, device=job.device)
+
+if __name__ == "__main__":
+    rows = np.zeros(1, np.int64)
+    jobs = [Job("", "run", "trace", ReplayConfig(), Unit(str(i), NONE, rows, rows, 0, 0)) for i in range(2)]
+    nothing = lambda *said: None
+    run_jobs(jobs, work, 2, devices=DEVICES, done=nothing, failed=nothing, progress=nothing)
+"""
+
+
+def engines(parent: psutil.Process) -> list[psutil.Process]:
+    """Engine processes below a process."""
+    found = []
+    for process in parent.children(recursive=True):
+        try:
+            found += [process] if "replay.live.child" in process.cmdline() else []
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(("script", "count"), [(ALONE, 1), (IN_A_POOL, 2)], ids=["alone", "in a pool"])
+def test_engines_end_with_the_replay(script, count, end, tmp_path):
+    """Ended as soon as the engines' processes are there, be they at their imports, or further on."""
+    devices = [str(core) for core in sorted(os.sched_getaffinity(0))[:2]]
+    (tmp_path / "script.py").write_text(f"DEVICES = {devices!r}\n{script}")
+    path = os.pathsep.join([str(HERE), str(HERE.parents[2])])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    parent = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        while len(started := engines(psutil.Process(parent.pid))) < count:
+            assert parent.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.3 if end == signal.SIGKILL else 0)  # before or after it could ask the kernel to be ended with us
+    finally:
+        parent.send_signal(end)
+        parent.wait()
+    while not all(map(_gone, started)):  # the test's own time limit is the limit
+        time.sleep(0.02)
+
+
+def test_devices_that_are_not_there_are_named():
+    mine = sorted(os.sched_getaffinity(0))
+    check_devices([])
+    check_devices([str(core) for core in mine])
+    for entry, part in ((f"{mine[0]},4095", "4095"), ("GPU-1", "GPU-1"), ("-1", "-1")):
+        with pytest.raises(InputError, match=rf"\[run\]: devices: '{part}': this is vLLM's CPU build") as error:
+            check_devices([entry])
+        assert f"there are {', '.join(map(str, mine))}" in str(error.value)
+    assert (cores(None), cores("0,3")) == (None, [0, 3])
