@@ -22,6 +22,9 @@ class Pair:
     live: LiveResult
     recorded: StepLog
     requests: Requests
+    config: dict
+    verified: dict[tuple[int, int], list[int]]
+    """Candidate ids by request and engine iteration, as the worker saw them."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,29 +56,32 @@ def trace(asked, capture) -> Requests:
     return material.captured(asked, capture)
 
 
-def _pair(asked: Requests, trace: Requests, config: dict, concurrency: int, take: int | None = None) -> Pair:
+def _pair(folders, asked: Requests, trace: Requests, config: dict, concurrency: int, take: int | None = None) -> Pair:
+    folder = folders.mktemp("kept")
     if take is not None:
         asked, trace = asked.take(range(take)), trace.take(range(take))
-    live = run_live(asked, material.engine(concurrency), material.proposer(config), max_model_len=LIMIT)
-    return Pair(live, replay_recorded(trace, effective(config), max_model_len=LIMIT), asked)
+    with material.kept(folder):
+        live = run_live(asked, material.engine(concurrency), material.proposer(config), max_model_len=LIMIT)
+    recorded = replay_recorded(trace, effective(config), max_model_len=LIMIT)
+    return Pair(live, recorded, asked, effective(config), material.verified(folder))
 
 
 @pytest.fixture(scope="session")
-def ngram_one(asked, trace) -> Pair:
-    return _pair(asked, trace, material.NGRAM, 1)
+def ngram_one(tmp_path_factory, asked, trace) -> Pair:
+    return _pair(tmp_path_factory, asked, trace, material.NGRAM, 1)
 
 
 @pytest.fixture(scope="session")
-def ngram_eight(asked, trace) -> Pair:
+def ngram_eight(tmp_path_factory, asked, trace) -> Pair:
     """Without the requests near the limit: one of them fills the whole batch with placeholders."""
-    return _pair(asked, trace, material.NGRAM, 8, take=21)
+    return _pair(tmp_path_factory, asked, trace, material.NGRAM, 8, take=21)
 
 
 @pytest.fixture(scope="session")
-def suffix_one(asked, trace) -> Pair:
-    return _pair(asked, trace, material.SUFFIX, 1)
+def suffix_one(tmp_path_factory, asked, trace) -> Pair:
+    return _pair(tmp_path_factory, asked, trace, material.SUFFIX, 1)
 
 
 @pytest.fixture(scope="session")
-def draft_one(asked, trace) -> Pair:
-    return _pair(asked, trace, material.DRAFT_MODEL, 1)
+def draft_one(tmp_path_factory, asked, trace) -> Pair:
+    return _pair(tmp_path_factory, asked, trace, material.DRAFT_MODEL, 1)

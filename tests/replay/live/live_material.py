@@ -4,17 +4,22 @@ Models: examples/models, or the folder in SPECREPLAY_TEST_MODELS.
 """
 
 import argparse
+import contextlib
 import inspect
 import json
 import os
 import textwrap
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from tokenizers import Tokenizer
 
-from replay.requests import Requests
+from replay.live import launch
+from replay.live.record import ROW_FIELDS
+from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import EngineSection, Proposer
 from schemas.speculative import effective, proposer_key
@@ -82,10 +87,42 @@ def with_sampling(made: Requests, sampling: list[dict]) -> Requests:
     return Requests(made.prompts, made.outputs, made.tails, made.meta.set_column(at, "sampling", column))
 
 
+@contextlib.contextmanager
+def kept(folder: Path) -> Generator[None]:
+    """What the engine's process leaves behind stays in `folder`: it alone holds the candidate ids."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch.tempfile, "TemporaryDirectory", lambda **_: contextlib.nullcontext(str(folder)))
+        yield
+
+
+def verified(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """The candidate ids that the engine verified, by request and engine iteration."""
+    with np.load(folder / "result.npz") as file:
+        rows, ids = file["rows"], file["draft_ids"]
+    slot, iteration, drafted = (rows[:, ROW_FIELDS.index(name)] for name in ("slot", "iteration", "drafted"))
+    parts = np.split(ids, np.cumsum(drafted)[:-1])
+    return {(int(s), int(i)): part.tolist() for s, i, part in zip(slot, iteration, parts, strict=True)}
+
+
 def captured(made: Requests, result) -> Requests:
     """A capture's result as the trace a recorded replay walks."""
     lists = [[t[i].tolist() for i in range(len(t))] for t in (made.prompts, result.outputs, result.tails)]
     return Requests.from_lists(*lists)
+
+
+def with_outputs(made: Requests, result, indices: list[int]) -> Requests:
+    """Some of the requests with what the engine put out for them, and past the end what its last step threw away."""
+    some = made.take(indices)
+    outputs, cuts = ([part[i].tolist() for i in indices] for part in (result.outputs, result.cuts))
+    return Requests(some.prompts, Tokens.of(outputs), Tokens.of(cuts), some.meta)
+
+
+def steps_of(log: StepLog, request: int) -> dict[str, list[int]]:
+    """A request's steps as lists, and the tokens put out before each (`history`)."""
+    mine = log.request == request
+    columns = {name: getattr(log, name)[mine] for name in ("drafted", "filler", "engine_step", "emitted")}
+    columns["history"] = 1 + np.cumsum(columns["emitted"]) - columns["emitted"]
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 COMPARED = ("request", "step", "drafted", "filler", "accepted", "overrun", "miss_reason")

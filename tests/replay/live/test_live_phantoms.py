@@ -4,14 +4,10 @@ The outside word is the id list of each step: the V1 runner verifies -1 for a se
 token to compute, zeros where the length limit keeps it from asking the proposer, and real ids for real candidates.
 """
 
-import contextlib
-
 import live_material as material
-import numpy as np
 import pytest
 
-from replay.live import launch
-from replay.live.record import ROW_FIELDS
+from replay.live.launch import run_live
 from schemas.tables import MISS_REASONS
 
 pytestmark = pytest.mark.live
@@ -32,16 +28,10 @@ def served(tmp_path_factory):
     near = [(a + a)[-100:] for a in prompt[1:4:2]]
     asked = material.requests(steady + whole * 2 + near, [9] * 4 + [12] * 2)
     engine = material.engine(2, enable_prefix_caching=True, block_size=BLOCK, num_gpu_blocks_override=6)
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("kept")
-        patch.setattr(launch.tempfile, "TemporaryDirectory", lambda **_: contextlib.nullcontext(str(folder)))
-        live = launch.run_live(asked, engine, material.proposer(CONFIG), max_model_len=LIMIT)
-    with np.load(folder / "result.npz") as file:
-        rows, ids = file["rows"], file["draft_ids"]
-    slot, iteration, drafted = (rows[:, ROW_FIELDS.index(name)] for name in ("slot", "iteration", "drafted"))
-    parts = np.split(ids, np.cumsum(drafted)[:-1])
-    verified = {(int(s), int(i)): part.tolist() for s, i, part in zip(slot, iteration, parts, strict=True)}
-    return live, verified
+    folder = tmp_path_factory.mktemp("kept")
+    with material.kept(folder):
+        live = run_live(asked, engine, material.proposer(CONFIG), max_model_len=LIMIT)
+    return live, material.verified(folder)
 
 
 def steps(live, verified):
