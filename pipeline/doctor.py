@@ -35,6 +35,7 @@ def examine() -> list[Finding]:
         version = _version(package)
         out.append(Finding(package, "ok" if version else "missing", version or f"needed for {need}"))
     out.extend(_engine(gpu))
+    out.append(Finding("a config of yours", "ok", "specreplay preflight CONFIG says what would go wrong with it here"))
     return out
 
 

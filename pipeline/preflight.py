@@ -101,15 +101,15 @@ def _ledger(console: Console, findings: Sequence[Finding]) -> None:
     if not known:
         return
     each = next((f.figures["devices"] for f in known if f.figures.get("devices", 1) > 1), None)
-    console.print(f"\nmemory{f', on each of {each} devices' if each else ''}")
+    console.print(f"\nmemory{f', on each of {each} devices' if each else ''}", style="bold")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("")
-    names = ("weights", "KV a token", "cache", "cache tokens")
+    table.add_column("", no_wrap=True)
+    names = ("\nweights", "KV\na token", "\ncache", "cache\ntokens")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     fitting = next((f.figures for f in known if f.figures.get("fits")), None)
     for name in fitting["fits"] if fitting else ():
-        table.add_column(f"{name} {fitting['lengths'][name]:,}" if fitting else "", justify="right", no_wrap=True)
+        table.add_column(f"{name}\n{fitting['lengths'][name]:,}" if fitting else "", justify="right", no_wrap=True)
     for finding in known:
         f = finding.figures
         cells = [
@@ -122,7 +122,9 @@ def _ledger(console: Console, findings: Sequence[Finding]) -> None:
         table.add_row(plain(finding.proposer or "none", 24), *cells)
     console.print(table)
     if fitting:
-        console.print("right: how many requests of the trace's mean, median, 95 % and longest length fit at once")
+        console.print(
+            "right: how many requests of the trace's mean, median, 95 % and longest length fit at once", style="dim"
+        )
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

@@ -60,6 +60,7 @@ def ask(
     """
     out: list[Finding] = []
     seen: set[str] = set()
+    taken = 0
     base: dict[str, Any] | None = None
     target = model(specs[0]["model"])
     for spec, proposer in zip(specs, proposers, strict=True):
@@ -82,6 +83,7 @@ def ask(
         if spec["speculative"] is not None and config.model_config.logits_processors:
             said = "[engine]: logits_processors: vLLM starts none of one's own with speculation"
             out.append(Finding("settings", proposer.name, "refusal", said, "leave them out"))
+        taken += 1
         refused = _refused(spec, ids, prompts, rows, config)
         if not refused:
             out += _sampled(name, rows, spec)
@@ -106,7 +108,7 @@ def ask(
         base = figures if name is None else base
         out += memory(name, figures, base, lengths, spec["concurrency"])
     if not any(f.check in ("settings", "requests") and f.level == "refusal" for f in out):
-        said = f"vLLM takes the settings of {len(specs)} proposers and all {len(ids):,} requests"
+        said = f"vLLM takes the settings of {taken} proposers and all {len(ids):,} requests"
         out.insert(0, Finding("settings", None, "ok", said))
     return out
 
