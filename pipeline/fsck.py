@@ -10,12 +10,12 @@ import contextlib
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pipeline import commit, places, remote, removal
+from pipeline.findings import Finding, FsckReport
 from pipeline.integrity import Examiner, files_of, left_in, stale_in, traces_of
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError, LockedError
@@ -25,50 +25,6 @@ _AGAIN = "run the same replay again"
 _IMPORT = "import it again under the same name"
 _SETTLED = timedelta(days=1)
 """Longer than any writer leaves a file in an object store without its commit object."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: the file (below the warehouse), what it is, what was or should be done."""
-
-    path: str
-    problem: str
-    action: str
-    repaired: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}; {self.action}"
-
-
-@dataclass
-class FsckReport:
-    """What a check came to."""
-
-    files: int = 0
-    """Committed data files that were read whole."""
-    bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    in_use: list[str] = field(default_factory=list)
-    """Runs and traces that another process is writing: only their committed files were checked."""
-
-    @property
-    def left(self) -> list[Finding]:
-        """What is still wrong."""
-        return [finding for finding in self.findings if not finding.repaired]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON types only."""
-        found = [vars(finding) for finding in self.findings]
-        return {"files": self.files, "bytes": self.bytes, "findings": found, "in_use": self.in_use}
-
-    def raise_for_status(self) -> None:
-        """Do nothing when the warehouse is whole (or is again).
-
-        Raises:
-            EnvironmentProblem: something is still wrong.
-        """
-        if self.left:
-            raise EnvironmentProblem(f"{len(self.left)} of {len(self.findings)} problems are left; see the lines above")
 
 
 def fsck(warehouse: Warehouse, repair: bool = False, now: datetime | None = None) -> FsckReport:

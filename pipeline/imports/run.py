@@ -131,7 +131,7 @@ def _read(given: Sequence[Path]) -> tuple[dict[str, list[Counted]], dict[str, li
                 reader = kind
                 if not isinstance(record, dict) or not FORMATS[kind].matches(record):
                     raise RowRefused("(row)", f"is no {kind} row, as the rows before it are")
-                ones = list(FORMATS[kind].counted(record))
+                ones = list(FORMATS[kind].counted(record, row))
             except RowRefused as refused:
                 raise InputError(f"{where}: {refused}; nothing was imported") from None
             for one in ones:

@@ -1,8 +1,9 @@
 """Spec-Bench answer files, and those of its forks: a row per question, counts per choice.
 
-Written by `get_model_answers` in hemingkx/Spec-Bench, evaluation/eval.py: `decoding_steps` (`idxs` in EAGLE's own
-scripts), `new_tokens` and `wall_time` (s) hold one number per turn, `accept_lengths` one per decoding step, over all
+Written by `get_model_answers` in hemingkx/Spec-Bench, evaluation/eval.py: `decoding_steps` (`idxs` in its older EAGLE
+script), `new_tokens` and `wall_time` (s) hold one number per turn, `accept_lengths` one per decoding step, over all
 turns in one list. A length counts the target's own token too: accepted = length - 1. `model_id` names the proposer.
+hemingkx/SWIFT, evaluation_llama/eval.py, names no question and ends with a row of means, which is passed over.
 
 What a step proposed is not in these files: R, D, coverage, acceptance rate and mean acceptance length stay unknown.
 Whether the first step of a turn is the prefill's differs by method and is not logged: S is at most one per turn too
@@ -19,20 +20,27 @@ from schemas.tables import NO_GROUP
 
 _FAILED = "ERROR"  # what eval.py writes for an answer; its numbers are then those of the turn before
 
+_MEANS = "Mean accepted tokens"
+
 
 def matches(record: dict[str, Any]) -> bool:
-    """Whether a row is an answer with counts."""
+    """Whether a row is an answer with counts, or a row of means."""
+    if _MEANS in record:
+        return True
     choices = record.get("choices")
     return isinstance(choices, list) and any(isinstance(c, dict) and "accept_lengths" in c for c in choices)
 
 
-def counted(record: dict[str, Any]) -> Iterator[Counted]:
-    """The turns of one row, one output each; those whose answer is ERROR are left out.
+def counted(record: dict[str, Any], row: int) -> Iterator[Counted]:
+    """The turns of one row, one output each; those whose answer is ERROR are left out. `row`: its name if it has none.
 
     Raises:
         RowRefused: a count is missing, or they contradict each other.
     """
-    model, question, category = record.get("model_id"), record.get("question_id"), record.get("category")
+    if _MEANS in record:
+        return
+    model, question = record.get("model_id"), record.get("question_id", row)
+    category = record.get("category")
     if not isinstance(model, str) or not model:
         raise RowRefused("model_id", "must be a text: it names the proposer")
     if not isinstance(question, str | int) or isinstance(question, bool):

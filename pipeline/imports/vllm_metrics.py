@@ -26,8 +26,8 @@ def matches(record: dict[str, Any]) -> bool:
     return _is_request_output(record) or _response(record) is not None
 
 
-def counted(record: dict[str, Any]) -> Iterator[Counted]:
-    """The outputs of one row; none for the earlier chunks of a stream.
+def counted(record: dict[str, Any], row: int) -> Iterator[Counted]:
+    """The outputs of one row (its number is not needed); none for the earlier chunks of a stream.
 
     Raises:
         RowRefused: it holds no such metrics, or they contradict each other.
@@ -42,7 +42,7 @@ def counted(record: dict[str, Any]) -> Iterator[Counted]:
     spec, choices = metrics.get("speculative_decoding"), response["choices"]
     first = _object(choices[0]) if choices else {}
     if not isinstance(spec, dict):
-        if usage is None and "message" not in first:
+        if "delta" in first or (usage is None and "message" not in first):
             return  # a chunk before the last
         raise RowRefused(
             _HERE, "is missing: vLLM leaves it out for n > 1 and without --per-request-spec-decode-metrics"

@@ -101,6 +101,16 @@ def test_spec_bench(house, tmp_path, convention):
     ]
 
 
+def test_a_fork_that_names_no_question(house, tmp_path):
+    rows = [
+        {"model_id": "swift", "task": "cnndm", "choices": answer(0, [[2, 3]], turns="said")["choices"]}
+        for _ in range(3)
+    ]
+    import_counts([jsonl(tmp_path / "a.jsonl", rows)], house, "r")
+    found = sql(house, "SELECT request_id, workload, steps FROM request_summary ORDER BY request")
+    assert found == [{"request_id": f"{row}/0/0", "workload": "cnndm", "steps": 2} for row in (1, 2, 3)]
+
+
 def test_plain_decoding_is_one_token_per_step(house, tmp_path):
     import_counts([jsonl(tmp_path / "a.jsonl", [answer(q, [[1] * 30, [1] * 4]) for q in range(3)])], house, "r")
     (row,) = sql(house, "SELECT steps, emitted, tokens_per_step, accepted FROM proposer_summary")

@@ -11,9 +11,11 @@ from pathlib import Path
 import obstore
 import pytest
 from bucket import objects, store
+from ingested import jsonl
 from logged_runs import Request, Run, Step, tables
 from small_traces import NGRAM, config, contents, rows, table
 
+from pipeline.imports.run import import_counts
 from pipeline.run import replay
 from pipeline.views import connect, init_sql, query
 from pipeline.warehouse import Warehouse
@@ -93,6 +95,7 @@ REPLAY = """
 import os, signal, sys
 import obstore
 from small_traces import NGRAM, config
+from pipeline.imports.run import import_counts
 from pipeline.run import replay
 from pipeline.warehouse import Warehouse
 real, left = obstore.put, int(sys.argv[2])
@@ -173,3 +176,15 @@ def test_views_of_ones_own(url, tmp_path, monkeypatch):
     for house in (here, there):
         with pytest.raises(InputError, match="twice"):
             query(connect(house), "SELECT * FROM twice")
+
+
+def test_counts_of_others_come_in_there_too(url, tmp_path, monkeypatch):
+    choice = {"new_tokens": [4], "accept_lengths": [1, 3], "turns": ["said"]}
+    rows = [{"question_id": q, "model_id": "eagle", "choices": [choice]} for q in range(3)]
+    path = jsonl(tmp_path / "answers.jsonl", rows)
+    assert not import_counts([path], Warehouse(url), "published").already_done
+    monkeypatch.setenv("SPECREPLAY_CACHE", str(tmp_path / "second"))
+    assert query(connect(Warehouse(url)), TOTALS).to_pylist() == [
+        {"proposer": "eagle", "steps": 6, "rounds": None, "drafted": None, "accepted": 6, "emitted": 9}
+    ]
+    assert import_counts([path], Warehouse(url), "published").already_done
