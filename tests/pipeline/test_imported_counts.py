@@ -102,13 +102,13 @@ def test_spec_bench(house, tmp_path, convention):
 
 
 def test_a_fork_that_names_no_question(house, tmp_path):
-    rows = [
-        {"model_id": "swift", "task": "cnndm", "choices": answer(0, [[2, 3]], turns="said")["choices"]}
-        for _ in range(3)
-    ]
-    import_counts([jsonl(tmp_path / "a.jsonl", rows)], house, "r")
+    rows = [{"model_id": "swift", "choices": answer(0, [[2, 3]], turns="said")["choices"]} for _ in range(3)]
+    means = {"Mean accepted tokens": 2.5, "Token acceptance rate": 0.9}
+    import_counts([jsonl(tmp_path / "a.jsonl", [*rows, means])], house, "r")
     found = sql(house, "SELECT request_id, workload, steps FROM request_summary ORDER BY request")
-    assert found == [{"request_id": f"{row}/0/0", "workload": "cnndm", "steps": 2} for row in (1, 2, 3)]
+    assert found == [{"request_id": f"{row}/0/0", "workload": "(none)", "steps": 2} for row in (1, 2, 3)]
+    with pytest.raises(InputError, match=r"means\.jsonl: holds no counts; nothing was imported"):
+        import_counts([jsonl(tmp_path / "means.jsonl", [means])], house, "s")
 
 
 def test_plain_decoding_is_one_token_per_step(house, tmp_path):
