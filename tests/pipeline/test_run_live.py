@@ -18,6 +18,7 @@ from small_traces import NGRAM, config, rows, table
 
 from pipeline.capture import capture
 from pipeline.plan import plan
+from pipeline.report import render, report
 from pipeline.run import replay
 from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
@@ -31,10 +32,10 @@ MODEL = Path(os.environ.get("SPECREPLAY_TEST_MODELS") or HERE.parents[1] / "exam
 COUNTS = ("request_id", "proposer", "output_tokens", "steps", "rounds", "drafted", "accepted", "overrun")
 
 
-def live(*proposers: dict, run: dict | None = None, **engine) -> ReplayConfig:
+def live(*proposers: dict, run: dict | None = None, trace: str = "small", **engine) -> ReplayConfig:
     base = {"kind": "vllm", "model": str(MODEL), "dtype": "float32", "concurrency": 4}
     sampling = {"temperature": 0.0, "max_tokens": 24}
-    return config(*proposers, engine=base | {"sampling": sampling} | engine, **(run or {}))
+    return config(*proposers, trace={"name": trace}, engine=base | {"sampling": sampling} | engine, **(run or {}))
 
 
 def prompts() -> pa.Table:
@@ -76,13 +77,12 @@ if __name__ == "__main__":
 """
 
 
-def counts(warehouse: Warehouse, run: str, proposer: str, concurrency: int | None = None) -> list[tuple]:
-    out = []
-    for path in warehouse.files("requests", [run]):
-        for row in pq.read_table(path, partitioning=None, columns=[*COUNTS, "concurrency"]).to_pylist():
-            if row["proposer"] == proposer and concurrency in (None, row["concurrency"]):
-                out.append(tuple(row[name] for name in COUNTS))
-    return sorted(out)
+def counts(warehouse: Warehouse, run: str, proposer: str) -> list[tuple]:
+    parts = [
+        pq.read_table(path, partitioning=None, columns=list(COUNTS)) for path in warehouse.files("requests", [run])
+    ]
+    found = [tuple(row.values()) for row in pa.concat_tables(parts).to_pylist() if row["proposer"] == proposer]
+    return sorted(found)
 
 
 def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehouse, captured):
@@ -124,17 +124,27 @@ def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehous
 BREAKING = {"method": "custom_class", "model": "breaking_proposer.Breaking", "num_speculative_tokens": 1}
 
 
+def said_again(output: list[int]) -> tuple[int, int, int, int]:
+    """(steps, rounds, drafted, accepted) of a proposer that proposes the last token once more, by hand."""
+    steps = accepted = 0
+    at = 1  # the first token is prefill's
+    while at < len(output):
+        hit = output[at] == output[at - 1]
+        steps, accepted, at = steps + 1, accepted + hit, at + 1 + hit
+    return steps, steps, steps, accepted
+
+
 def test_a_broken_proposer_costs_its_own_units_side_by_side_at_two_concurrencies(
     warehouse, captured, tmp_path, monkeypatch
 ):
-    """An engine each on core 0 and core 1: none, n-gram, and one that hangs at concurrency 1 and raises at 3."""
+    """An engine each on core 0 and core 1: none, and a proposer that hangs at concurrency 1 and raises at 3."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setenv(WHERE, str(tmp_path / "breaks.json"))
     cores = [str(core) for core in sorted(os.sched_getaffinity(0))[:2]]
-    broken = live(NGRAM, BREAKING, concurrency=[1, 3], run={"devices": cores, "hang_after_s": 6})
+    broken = live(BREAKING, concurrency=[1, 3], run={"devices": cores, "hang_after_s": 6})
     (tmp_path / "breaks.json").write_text(json.dumps({1: "hang", 3: "raise"}))
     outcome = replay(broken, warehouse)
-    shards = ["02-custom-class-k1-c1-00000", "02-custom-class-k1-c3-00000"]
+    shards = ["01-custom-class-k1-c1-00000", "01-custom-class-k1-c3-00000"]
     assert (outcome.status, sorted(outcome.failed), outcome.mismatches) == ("failed", shards, [])
     assert "the engine hangs: no iteration ended within 6 s" in outcome.failed[shards[0]]
     assert "the engine died: MemoryError: no memory is left on the device" in outcome.failed[shards[1]]
@@ -144,38 +154,71 @@ def test_a_broken_proposer_costs_its_own_units_side_by_side_at_two_concurrencies
         outcome.raise_for_status()
     assert error.value.exit_code == 3
 
-    done = warehouse.run(outcome.run).done
-    entries = done["proposers"]
-    for proposer in ("none", "ngram 2-4 k3"):
-        each = entries[proposer]["concurrencies"]
-        assert set(each) == {"1", "3"} and {facts["devices"] for facts in each.values()} <= set(cores)
-        assert all(facts["reconciliation"]["ok"] and facts["threads"] == 1 for facts in each.values())
-        assert each["1"]["kv_cache_tokens"] == each["3"]["kv_cache_tokens"] > 2048  # at least one of full length
-    recorded = replay(config({}, NGRAM, trace={"name": "captured"}), warehouse).run
-    for proposer in ("none", "ngram 2-4 k3"):
-        for concurrency in (1, 3):
-            assert counts(warehouse, outcome.run, proposer, concurrency) == counts(warehouse, recorded, proposer)
-    con = connect(warehouse, [outcome.run])
-    cost = query(con, "SELECT * FROM cost_summary ORDER BY proposer, concurrency").to_pylist()
-    assert [(row["proposer"], row["concurrency"]) for row in cost] == [
-        ("ngram 2-4 k3", 1),
-        ("ngram 2-4 k3", 3),
-        ("none", 1),
-        ("none", 3),
-    ]
-    assert all(row["engines_at_once"] == 2 and row["kv_cache_tokens"] for row in cost)
-    most = "SELECT concurrency, max(sequences) AS n FROM files.engine_steps GROUP BY ALL ORDER BY ALL"
-    assert query(con, most)["n"].to_pylist() == [1, 3]
+    each = warehouse.run(outcome.run).done["proposers"]["none"]["concurrencies"]
+    assert set(each) == {"1", "3"} and {facts["devices"] for facts in each.values()} == set(cores)
+    assert all(facts["reconciliation"]["ok"] and facts["threads"] == 1 for facts in each.values())
+    assert each["1"]["kv_cache_tokens"] == each["3"]["kv_cache_tokens"] > 2048  # at least one of full length
+    commits = warehouse.root / "_commits" / f"run={outcome.run}"
+    before = {path: path.read_bytes() for path in commits.iterdir()}
+    assert not {path.stem for path in before} & set(shards)
 
-    before = {path: path.read_bytes() for path in (warehouse.root / "_commits" / f"run={outcome.run}").iterdir()}
     (tmp_path / "breaks.json").write_text("{}")
-    mended = replay(live(NGRAM, BREAKING, concurrency=[1, 3]), warehouse)
+    mended = replay(live(BREAKING, concurrency=[1, 3]), warehouse)
     mended.raise_for_status()
     assert (mended.run, mended.status) == (outcome.run, "complete")
-    after = {path: path.read_bytes() for path in (warehouse.root / "_commits" / f"run={outcome.run}").iterdir()}
-    assert before.items() < after.items() and len(after) == 6
-    rows = counts(warehouse, mended.run, "custom_class k1")
-    assert len(rows) == 12 and 0 < sum(row[COUNTS.index("accepted")] for row in rows) < sum(row[5] for row in rows)
+    after = {path: path.read_bytes() for path in commits.iterdir()}
+    assert before.items() < after.items() and set(shards) <= {path.stem for path in after}
+
+    con = connect(warehouse, [outcome.run])
+    outputs = {row["request_id"]: row["output_token_ids"] for row in warehouse.read_trace("captured").to_pylist()}
+    columns = "proposer, concurrency, request_id, output_tokens, steps, rounds, drafted, accepted, equal_output"
+    seen = query(con, f"SELECT {columns} FROM request_summary ORDER BY ALL").to_pylist()
+    wanted = [
+        (proposer, concurrency, name, len(ids), *(said_again(ids) if proposer != "none" else (len(ids) - 1, 0, 0, 0)))
+        for proposer in ("custom_class k1", "none")
+        for concurrency in (1, 3)
+        for name, ids in sorted(outputs.items())
+    ]
+    assert [tuple(row.values())[:-1] for row in seen] == wanted and all(row["equal_output"] for row in seen)
+    assert 0 < sum(row[-1] for row in wanted) < sum(row[-2] for row in wanted)
+    most = "SELECT concurrency, max(sequences) AS n FROM files.engine_steps GROUP BY ALL ORDER BY ALL"
+    assert query(con, most)["n"].to_pylist() == [1, 3]
+    cost = query(con, "SELECT proposer, concurrency, engines_at_once FROM cost_summary ORDER BY ALL").to_pylist()
+    assert [tuple(row.values()) for row in cost] == [
+        ("custom_class k1", 1, 1),
+        ("custom_class k1", 3, 1),
+        ("none", 1, 2),
+        ("none", 3, 2),
+    ]
+
+
+def test_requests_are_sent_as_they_arrived_and_wait_in_the_engine(warehouse, captured):
+    """Four at once, two running; then the last of the run's order, and 50 ms later its first: all twice as fast."""
+    offsets = [0, 0, 0, 0, 300_000, 400_000]
+    arrived = [{"arrival": None, "arrival_offset_us": offset} for offset in offsets]
+    arrived[5]["arrival"] = rows(6)[5]["arrival"]  # so that it is the run's first
+    paced = [row | arrived[i] for i, row in enumerate(prompts().to_pylist())]
+    warehouse.write_trace("paced", [table(paced)])
+    found = live({}, trace="paced", concurrency=2, pace="arrival", speed=2.0)
+    outcome = replay(found, warehouse)
+    outcome.raise_for_status()
+    con = connect(warehouse, [outcome.run])
+    seen = {row["request_id"]: row for row in query(con, "SELECT * FROM request_summary").to_pylist()}
+    assert [seen[f"r{i}"]["scheduled_us"] for i in range(6)] == [offset // 2 for offset in offsets]
+    assert seen["r5"]["request"] == 0
+    assert all(row["dispatched_us"] >= row["scheduled_us"] for row in seen.values())
+    assert seen["r4"]["dispatched_us"] < seen["r5"]["dispatched_us"]
+    # the engine has all four before any of them is done, and runs two
+    burst = [seen[f"r{i}"] for i in range(4)]
+    assert max(row["dispatched_us"] for row in burst) < min(row["finished_us"] for row in burst)
+    most = query(con, "SELECT max(sequences) AS n, max(concurrency) AS c FROM files.engine_steps").to_pylist()
+    assert most == [{"n": 2, "c": 2}]
+    assert counts(warehouse, outcome.run, "none") == counts(
+        warehouse, replay(config({}, NGRAM, trace={"name": "captured"}), warehouse).run, "none"
+    )
+    said = render(report(con), "table", 120)
+    assert "requests as they arrived, 2 times as fast" in said
+    assert "Latency: concurrency 2, requests as they arrived" in said
 
 
 def test_a_capture_is_a_canonical_trace_with_a_tail(warehouse, captured):
