@@ -1,6 +1,6 @@
 """Requests to replay: flat token arrays, as compiled code and the engine want them. Knows ids, never text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,9 @@ class Tokens:
 
     def __getitem__(self, i: int) -> np.ndarray:
         return self.flat[self.offsets[i] : self.offsets[i + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[i] for i in range(len(self)))
 
     @property
     def lengths(self) -> np.ndarray:

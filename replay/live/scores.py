@@ -5,6 +5,7 @@ Knows nothing of proposers or outputs.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def score(
     scores = np.full((len(contexts), len(tokens[0]) if len(tokens) else 0), np.nan)
     finished = 0
     while engine.has_unfinished_requests():
-        outputs = engine.step()
+        outputs: list[Any] = engine.step()
         beat()
         for output in outputs:
             if output.finished:
