@@ -129,7 +129,7 @@ def score_live(
     """
     spec = _spec(engine, Proposer(name="none", config={"method": "none"}, key=""), max_model_len, 0)
     spec |= {"cores": cores(device), "beat_s": min(1.0, hang_after_s / 4), "score": [list(ids) for ids in tokens]}
-    with _workdir(Requests.from_lists(list(contexts), [[] for _ in contexts]), [spec]) as workdir:
+    with _workdir(Requests.from_lists([ids.tolist() for ids in contexts], [[] for _ in contexts]), [spec]) as workdir:
         run_child(workdir, None, "scores", runner=engine.runner, device=device, hang_after_s=hang_after_s)
         return np.load(workdir / "scores.npy")
 

@@ -112,6 +112,7 @@ def run_child(
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             for pipe in (child.stdin, child.stdout):
+                assert pipe is not None
                 with suppress(OSError):
                     pipe.close()
     if hung is None and child.returncode == 0:
