@@ -17,7 +17,9 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -38,17 +40,9 @@ def main(workdir: Path, check: bool = False) -> int:
     faulthandler.register(signal.SIGUSR1)
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    last, every = 0.0, 1.0
 
     def done(finished: int) -> None:
         print(f"done {finished}", file=lines)
-
-    def beat() -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= every:
-            last = now
-            print("alive", file=lines)
 
     try:
         specs = json.loads((workdir / "specs.json").read_text())
@@ -62,7 +56,7 @@ def main(workdir: Path, check: bool = False) -> int:
         if check:
             _check(workdir, specs, ids, prompts, rows)
             return 0
-        every = specs[0]["beat_s"]
+        beat = signs_of_life(lines, specs[0]["beat_s"])
         for name in ("specs.json", "requests.arrow"):  # if we are killed, no prompt lies about
             (workdir / name).unlink()
         if (tokens := specs[0].get("score")) is not None:
@@ -82,6 +76,20 @@ def main(workdir: Path, check: bool = False) -> int:
         kind = "input" if isinstance(error, InputError) else "environment"
         (workdir / "error.json").write_text(json.dumps({"kind": kind, "message": str(error)}))
         return error.exit_code
+
+
+def signs_of_life(lines: TextIO, every_s: float) -> Callable[[], None]:
+    """A function to call after every engine iteration: it writes `alive` on `lines`, once in `every_s` at most."""
+    last, clock = 0.0, time.monotonic
+
+    def beat() -> None:
+        nonlocal last
+        now = clock()
+        if now - last >= every_s:
+            last = now
+            print("alive", file=lines)
+
+    return beat
 
 
 def _check(workdir: Path, specs: list[dict], ids: list[str], prompts: Tokens, rows: list[dict]) -> None:

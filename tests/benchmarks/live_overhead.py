@@ -2,8 +2,9 @@
 
     python tests/benchmarks/live_overhead.py
 
-One engine, two sides taking turns: with the recorder around the model runner's methods and without it. Prints one
-JSON object: the recorder's own time per iteration, timed inside the running engine, and both sides' median step.
+One engine, two sides taking turns: with the recorder around the model runner's methods and signs of life after every
+step, and without either. Prints one JSON object: the logging's own time per iteration (recorder and signs of life),
+timed inside the running engine, and both sides' median step.
 """
 
 import json
@@ -21,7 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import live_material as material  # noqa: E402
 
 from replay.live import engine as live_engine  # noqa: E402
-from replay.live import settings, worker  # noqa: E402
+from replay.live import settings  # noqa: E402
+from replay.live.child import signs_of_life  # noqa: E402
+from replay.live.record import Record  # noqa: E402
 from replay.requests import Tokens  # noqa: E402
 from schemas.speculative import effective  # noqa: E402
 
@@ -50,19 +53,24 @@ def main() -> None:
     limit = config.model_config.max_model_len
     settings.size_kv_cache(config, [len(prompts[i]) + TOKENS for i in range(REQUESTS)], CONCURRENCY)
     engine, _ = live_engine._start(config)
-    live_engine._warm_up(engine, CONCURRENCY, limit)
+    live_engine._warm_up(engine, CONCURRENCY, limit, lambda: None)
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     logged = {name: vars(runner).pop(name) for name in WRAPPED}
 
     own: list[float] = []
-    append = worker._append
+    launched, beat = Record.launched, signs_of_life(os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", 1), 1.0)
 
     def timed(*args) -> None:
         start = time.perf_counter()
-        append(*args)
+        launched(*args)
         own.append(time.perf_counter() - start)
 
-    worker._append = timed
+    def timed_beat() -> None:
+        start = time.perf_counter()
+        beat()
+        own[-1] += time.perf_counter() - start
+
+    Record.launched = timed
     medians: dict[str, list[float]] = {"plain": [], "logged": []}
     iterations = 0
     for turn in range(2 * TURNS):
@@ -70,7 +78,7 @@ def main() -> None:
         for name in WRAPPED:
             setattr(runner, name, logged[name]) if side == "logged" else vars(runner).pop(name, None)
         loop = live_engine._Loop(engine, prompts, params, names, limit, 0)
-        _, steps = loop.run(CONCURRENCY, lambda done: None)
+        _, steps = loop.run(CONCURRENCY, lambda done: None, timed_beat if side == "logged" else lambda: None)
         iterations = len(steps)
         medians[side].append(statistics.median((steps[:, 1] - steps[:, 0]).tolist()) * 1e6)
     own_us = sorted(1e6 * s for s in own)
@@ -79,8 +87,8 @@ def main() -> None:
         "iterations_per_turn": iterations,
         "turns_per_side": TURNS,
         "sequences": CONCURRENCY,
-        "recorder_us_median": round(statistics.median(own_us), 1),
-        "recorder_us_p95": round(own_us[int(0.95 * len(own_us))], 1),
+        "logging_us_median": round(statistics.median(own_us), 1),
+        "logging_us_p95": round(own_us[int(0.95 * len(own_us))], 1),
         "plain_step_us_median": round(plain, 1),
         "logged_step_us_median": round(with_log, 1),
         "difference_us": round(with_log - plain, 1),
