@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import textwrap
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from replay.live import launch
 from replay.live.record import ROW_FIELDS
+from replay.recorded.candidates import candidates
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import EngineSection, Proposer
@@ -123,6 +124,28 @@ def steps_of(log: StepLog, request: int) -> dict[str, list[int]]:
     columns = {name: getattr(log, name)[mine] for name in ("drafted", "filler", "engine_step", "emitted")}
     columns["history"] = 1 + np.cumsum(columns["emitted"]) - columns["emitted"]
     return {name: column.tolist() for name, column in columns.items()}
+
+
+def found_again(result, made: Requests, config: dict, verified: dict, indices: Iterable[int], limit: int = 200) -> int:
+    """Assert that each step's candidates, found again from the ids, are those verified; returns how many there were.
+
+    For suffix the engine must have served one sequence at a time. Placeholders are nobody's candidates.
+    """
+    checked = 0
+    for i in indices:
+        log = steps_of(result.log, i)
+        before = with_outputs(made, result, list(range(i))) if config["method"] == "suffix" and i else None
+        found = candidates(
+            with_outputs(made, result, [i]), log["history"], config,
+            max_model_len=limit, target=TARGET, served_before=before,
+        )  # fmt: skip
+        for said, drafted, filler, iteration in zip(
+            found, log["drafted"], log["filler"], log["engine_step"], strict=True
+        ):
+            if not filler:
+                assert said[:drafted] == verified[i, iteration]
+                checked += drafted
+    return checked
 
 
 COMPARED = ("request", "step", "drafted", "filler", "accepted", "overrun", "miss_reason")
