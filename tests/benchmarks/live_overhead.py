@@ -1,10 +1,10 @@
-"""What logging costs per engine iteration, against the same engine's plain `LLMEngine.step` on the same prompts.
+"""What logging costs per engine iteration, over plain `LLM.generate` on the same prompts.
 
     python tests/benchmarks/live_overhead.py
 
-One engine, two sides taking turns: with the recorder around the model runner's methods and signs of life after every
-step, and without either. Prints one JSON object: the logging's own time per iteration (recorder and signs of life),
-timed inside the running engine, and both sides' median step.
+One engine in one process, two sides taking turns: vLLM's own `LLM.generate` without the recorder, and our loop with the
+recorder around the model runner's methods. Prints one JSON object: both sides' time per iteration, their difference,
+and the recorder's own time per iteration, timed inside the running engine.
 """
 
 import json
@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "replay" / "live")]
@@ -22,19 +23,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import live_material as material  # noqa: E402
 
 from replay.live import engine as live_engine  # noqa: E402
-from replay.live import settings  # noqa: E402
-from replay.live.child import signs_of_life  # noqa: E402
-from replay.live.record import Record  # noqa: E402
+from replay.live import record, settings  # noqa: E402
 from replay.requests import Tokens  # noqa: E402
 from schemas.speculative import effective  # noqa: E402
 
-CONCURRENCY, REQUESTS, TOKENS, TURNS = 8, 16, 48, 6
+CONCURRENCY, REQUESTS, TOKENS, TURNS = 8, 16, 48, 8
 WRAPPED = ("execute_model", "sample_tokens", "propose_draft_token_ids")
 
 
 def main() -> None:
     report = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.sampling_params import RequestOutputKind
+
     spec = {
         "model": material.TARGET,
         "engine_args": {},
@@ -44,6 +47,7 @@ def main() -> None:
         "concurrency": CONCURRENCY,
         "max_model_len": None,
         "tail_tokens": 0,
+        "seed": 0,
     }
     prompts = Tokens.of(material.prompts(REQUESTS, 150))
     rows = [{"sampling": None, "output_tokens": TOKENS}] * REQUESTS
@@ -52,45 +56,51 @@ def main() -> None:
     params = settings.sampling_params(rows, names, prompts, spec, config)
     limit = config.model_config.max_model_len
     settings.size_kv_cache(config, [len(prompts[i]) + TOKENS for i in range(REQUESTS)], CONCURRENCY)
-    engine, _ = live_engine._start(config)
-    live_engine._warm_up(engine, CONCURRENCY, limit, lambda: None)
+    with mock.patch.object(EngineArgs, "create_engine_config", lambda *args, **kwargs: config):
+        llm = LLM(material.TARGET, disable_log_stats=False)
+    engine = llm.llm_engine
+    engine.collective_rpc("start_step_log")
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     logged = {name: vars(runner).pop(name) for name in WRAPPED}
 
     own: list[float] = []
-    launched, beat = Record.launched, signs_of_life(os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", 1), 1.0)
+    launched = record.Record.launched
 
     def timed(*args) -> None:
         start = time.perf_counter()
         launched(*args)
         own.append(time.perf_counter() - start)
 
-    def timed_beat() -> None:
-        start = time.perf_counter()
-        beat()
-        own[-1] += time.perf_counter() - start
-
-    Record.launched = timed
-    medians: dict[str, list[float]] = {"plain": [], "logged": []}
+    record.Record.launched = timed
+    final = [p.clone() for p in params]
+    for p in final:
+        p.output_kind = RequestOutputKind.FINAL_ONLY
+    asked = [{"prompt_token_ids": prompts[i].tolist()} for i in range(REQUESTS)]
+    seconds: dict[str, list[float]] = {"generate": [], "logged": []}
     iterations = 0
-    for turn in range(2 * TURNS):
-        side = "logged" if turn % 2 else "plain"
+    for turn in range(2 * TURNS + 2):
+        side = "logged" if turn % 2 else "generate"
         for name in WRAPPED:
             setattr(runner, name, logged[name]) if side == "logged" else vars(runner).pop(name, None)
-        loop = live_engine._Loop(engine, prompts, params, names, limit, 0)
-        _, steps = loop.run(CONCURRENCY, lambda done: None, timed_beat if side == "logged" else lambda: None)
-        iterations = len(steps)
-        medians[side].append(statistics.median((steps[:, 1] - steps[:, 0]).tolist()) * 1e6)
+        start = time.perf_counter()
+        if side == "generate":
+            llm.generate(asked, final, use_tqdm=False)
+        else:
+            loop = live_engine._Loop(engine, prompts, params, names, limit, 0)
+            _, steps = loop.run(CONCURRENCY, lambda done: None, lambda: None)
+            iterations = len(steps)
+        if turn > 1:  # the first of each compiles
+            seconds[side].append(time.perf_counter() - start)
     own_us = sorted(1e6 * s for s in own)
-    plain, with_log = (statistics.median(medians[side]) for side in ("plain", "logged"))
+    plain, with_log = (1e6 * statistics.median(seconds[side]) / iterations for side in ("generate", "logged"))
     result = {
         "iterations_per_turn": iterations,
         "turns_per_side": TURNS,
         "sequences": CONCURRENCY,
-        "logging_us_median": round(statistics.median(own_us), 1),
-        "logging_us_p95": round(own_us[int(0.95 * len(own_us))], 1),
-        "plain_step_us_median": round(plain, 1),
-        "logged_step_us_median": round(with_log, 1),
+        "recorder_us_median": round(statistics.median(own_us), 1),
+        "recorder_us_p95": round(own_us[int(0.95 * len(own_us))], 1),
+        "generate_us_per_iteration": round(plain, 1),
+        "logged_us_per_iteration": round(with_log, 1),
         "difference_us": round(with_log - plain, 1),
     }
     print(json.dumps(result), file=report, flush=True)
