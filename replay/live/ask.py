@@ -16,8 +16,8 @@ from replay.live.settings import engine_config, last_words, sampling_params
 from replay.preflight.findings import ENVIRONMENT, Finding
 from replay.preflight.folder import model
 from replay.preflight.ledger import memory
-from replay.preflight.lengths import Lengths, draft_fits, positions, target_fits
-from replay.preflight.pair import HEADS, pair
+from replay.preflight.lengths import Lengths, draft_fits, target_fits
+from replay.preflight.pair import pair
 from replay.requests import Tokens
 from schemas.config import Proposer
 from schemas.errors import InputError
@@ -99,11 +99,9 @@ def ask(
         if name is None:
             out += target_fits(lengths, limit, live=True) + _grammars(rows, spec)
         out += files
-        if draft is not None:
-            own = config.speculative_config.draft_model_config.max_model_len
-            if proposer.method not in HEADS or (positions(draft) or limit) >= limit:
-                k = config.speculative_config.num_speculative_tokens
-                out += draft_fits(proposer.name, lengths, k, own, limit, draft)
+        if (speculation := config.speculative_config) is not None:
+            own = getattr(speculation.draft_model_config, "max_model_len", None) or limit
+            out += draft_fits(proposer.name, lengths, speculation.num_speculative_tokens, own, limit, draft)
         figures = _memory(spec, config, lengths, device_memory)
         base = figures if name is None else base
         out += memory(name, figures, base, lengths, spec["concurrency"])

@@ -86,41 +86,46 @@ def target_fits(found: Lengths, limit: int | None, live: bool) -> list[Finding]:
 
 
 def draft_fits(
-    proposer: str, found: Lengths, candidates: int, limit: int | None, target_limit: int | None, draft: Model
+    proposer: str, found: Lengths, candidates: int, limit: int | None, target_limit: int | None, draft: Model | None
 ) -> list[Finding]:
-    """Whether the histories that a draft reads, and its candidates, fit into its positions.
+    """Whether the histories that a proposer reads, and its candidates, fit into the positions it may use.
 
-    vLLM 0.32.0 takes candidates from the draft only while the longest running request + k fits; from there on the
-    *whole batch* verifies placeholders.
+    vLLM 0.32.0 takes candidates, of any method, only while the longest running sequence, with the k that are being
+    verified and the k to come, fits; from there on the *whole batch* verifies placeholders
+    (gpu_model_runner.py, _input_fits_in_drafter).
 
     Args:
         proposer: its name.
         found: per request.
         candidates: k.
-        limit: the draft's own length limit; None = unknown.
+        limit: the proposer's own length limit; None = unknown.
         target_limit: the target's; no request gets longer.
-        draft: for its RoPE settings.
+        draft: for its RoPE settings and windows; None = it has no model, and only what is wrong is said.
     """
     if not len(found.total):
         return []
     total = found.total if target_limit is None else np.minimum(found.total, target_limit)
     longest = int(total.max())
-    said = f"longest history {longest:,} + {candidates} candidates = {longest + candidates:,}"
-    figures: dict[str, Any] = {"longest": longest, "candidates": candidates, "draft_max_model_len": limit}
-    ropes = "; " + rope(draft) if draft.text else ""
-    window = _window(draft)
+    said = f"longest request {longest:,} and twice {candidates} candidates"
+    figures: dict[str, Any] = {"longest": longest, "candidates": candidates, "max_model_len": limit}
+    ropes = "; " + rope(draft) if draft is not None and draft.text else ""
     if limit is None:
         return [Finding("context", proposer, "ok", f"{said}; the draft's limit is unknown{ropes}", figures=figures)]
-    over = int((total + candidates > limit).sum())
+    # The last step that drafts for another one knows at most total - 2 tokens.
+    over = int((total - 2 + 2 * candidates > limit).sum())
     figures["over"] = over
     if over:
-        said = f"{said}, the draft has {limit:,} positions: too few for {over:,} of {len(total):,} requests{ropes}"
-        remedy = "near its limit vLLM verifies placeholders for the whole batch; take a longer draft or cap the lengths"
-        return [Finding("context", proposer, "warning", said, remedy, figures)]
+        some = f"{over:,} of {len(total):,} requests come near the limit of {limit:,} positions: {said}{ropes}"
+        remedy = "there vLLM verifies placeholders, for the whole batch (counted as filler); cap the lengths"
+        remedy += "" if draft is None else " or take a longer draft"
+        return [Finding("context", proposer, "warning", some, remedy, figures)]
+    if draft is None:
+        return []
+    window = _window(draft)
     if window is not None and longest > window:
-        said = f"{said}, of {limit:,}; the draft attends to the last {window:,} tokens only{ropes}"
+        said = f"{said}, of {limit:,} positions; the draft attends to the last {window:,} tokens only{ropes}"
         return [Finding("context", proposer, "warning", said, "it may miss what longer histories say", figures)]
-    return [Finding("context", proposer, "ok", f"{said}, of {limit:,}{ropes}", figures=figures)]
+    return [Finding("context", proposer, "ok", f"{said}, of {limit:,} positions{ropes}", figures=figures)]
 
 
 def rope(model: Model) -> str:

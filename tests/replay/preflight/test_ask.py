@@ -154,7 +154,7 @@ def test_moved_ids(found, drafts):
 def test_a_short_draft(found):
     (one,) = of(found, "context", "short")
     # the longest is a prompt of 2,048; all others end at 3 + 20 tokens at most, and fit into 64 with 3 candidates
-    assert (one.level, one.figures["over"], one.figures["draft_max_model_len"]) == ("warning", 1, 64)
+    assert (one.level, one.figures["over"], one.figures["max_model_len"]) == ("warning", 1, 64)
 
 
 def test_the_target_itself(found):
