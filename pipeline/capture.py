@@ -16,6 +16,7 @@ from pipeline.plan import Plan, plan
 from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from replay.live.launch import LiveResult, run_live
+from replay.live.process import check_devices
 from replay.requests import Requests
 from schemas.config import Proposer, ReplayConfig
 from schemas.errors import InputError, ReconciliationError
@@ -66,6 +67,7 @@ def capture(
             return there
         if there is not None:
             raise InputError(f"trace {trace_name} exists and is no capture of this: take another name")
+        check_devices(config.run.devices)
         requests = Requests.from_table(warehouse.read_trace(planned.trace.name, rows=planned.units[0].rows))
         result = run_live(
             requests,
@@ -74,6 +76,8 @@ def capture(
             max_model_len=None if config.trace.max_model_len == "none" else config.trace.max_model_len,
             tail_tokens=tail,
             seed=config.trace.seed,
+            device=next(iter(config.run.devices), None),
+            hang_after_s=config.run.hang_after_s,
             progress=None if progress is None else lambda done: progress("capture", done, len(requests)),
         )
         if not result.reconciliation["ok"]:

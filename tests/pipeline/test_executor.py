@@ -30,6 +30,8 @@ def work(job: Job, progress) -> str:
         file.write(f"{os.getpid()}\n")
     tries = len(notes.read_text().splitlines())
     progress(1)
+    while job.run == "meet" and len(list(Path(job.root).glob("u[12]"))) < 2:
+        time.sleep(0.01)
     while job.run == "silent":
         time.sleep(0.01)
     while job.run == "linger":
@@ -43,16 +45,17 @@ def work(job: Job, progress) -> str:
         raise InputError("a wrong setting")
     if job.run == "environment":
         raise EnvironmentProblem("no engine")
-    return f"{job.unit.shard} done"
+    return f"{job.unit.shard} done" if job.device is None else job.device
 
 
-def outcome(root: Path, whats: list[str], workers: int) -> tuple[dict, dict, dict]:
+def outcome(root: Path, whats: list[str], workers: int, devices: tuple[str, ...] = ()) -> tuple[dict, dict, dict]:
     """({shard: result}, {shard: error}, {shard: tries})."""
     results, errors, seen = {}, {}, {}
     run_jobs(
         [job(root, i, what) for i, what in enumerate(whats)],
         work,
         workers,
+        devices=devices,
         done=lambda job, result: results.__setitem__(job.unit.shard, result),
         failed=lambda job, error: errors.__setitem__(job.unit.shard, str(error)),
         progress=lambda job, count: seen.__setitem__(job.unit.shard, count),
@@ -75,6 +78,17 @@ def test_a_killed_worker_costs_its_own_job_one_retry(tmp_path):
     assert set(results) == {"u0", "u1", "u3", "u4", "u5", "u6", "u7"}
     assert errors == {"u2": f"its worker process ended with exit code -{signal.SIGKILL.value}"}
     assert tries == {"u0": 1, "u1": 2, "u2": 2, "u3": 1, "u4": 1, "u5": 1, "u6": 1, "u7": 1}
+
+
+def test_every_worker_has_a_device_and_its_successor_takes_it_over(tmp_path):
+    """Both at once: a job that waits for the other one's device would wait for ever."""
+    results, errors, _ = outcome(tmp_path, ["die once", "meet", "meet", "fine"], 2, ("gpu a", "gpu b"))
+    assert not errors and set(results.values()) == {"gpu a", "gpu b"}
+    assert results["u1"] != results["u2"]
+
+
+def test_one_worker_tells_its_device_too(tmp_path):
+    assert outcome(tmp_path, ["fine", "raise once"], 1, ("gpu a",))[0] == {"u0": "gpu a", "u1": "gpu a"}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
