@@ -7,7 +7,6 @@ Activations and graphs are outside: vLLM measures those when it starts. Knows co
 
 import dataclasses
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,9 +85,10 @@ def _build(config, devices: int) -> tuple[dict, dict, int]:
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     with set_current_vllm_config(config):
-        if not torch.distributed.is_initialized():
-            store = Path(tempfile.mkdtemp(prefix="specreplay-")) / "store"
-            init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
+        if not torch.distributed.is_initialized():  # layers ask for their group: one of this process alone
+            store = torch.distributed.HashStore()
+            torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+            init_distributed_environment(1, 0, backend="gloo")
         destroy_model_parallel()  # which groups there are depends on the config
         initialize_model_parallel(1, 1)
 

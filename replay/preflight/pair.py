@@ -9,7 +9,7 @@ from replay.preflight.vocabularies import common_part, compare, same_ids, specia
 from schemas.config import Proposer
 from schemas.errors import EnvironmentProblem, InputError
 
-HEADS = frozenset({"eagle", "eagle3", "mtp", "medusa", "dflash", "dspark"})
+HEADS = frozenset({"eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "dflash", "dspark", "extract_hidden_states"})
 """Methods whose draft lives on the target's hidden states and speaks its ids."""
 
 
