@@ -69,7 +69,8 @@ def memory(
     figures = figures | {"lengths": lengths.typical()}
     said = _target(figures) if name is None else _draft(figures, base)
     fits, usual = figures.get("fits"), lengths.typical()
-    if fits and concurrency is not None and fits["p95"] < concurrency:
+    ours = figures["budget_from"] == "specreplay"  # then the longest that may be in flight fit, by construction
+    if fits and concurrency is not None and not ours and fits["p95"] < concurrency:
         before = base["fits"]["p95"] if base is not None and base.get("fits") else None
         if name is None or before is None or before >= concurrency:
             remedy = f"set concurrency to {fits['p95']:,} or less, or expect pre-emptions" if fits["p95"] else ""
