@@ -48,14 +48,6 @@ def target(models):
 
 
 @pytest.fixture
-def on_a_gpu():
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("no NVIDIA GPU here")
-
-
-@pytest.fixture
 def interpreted(monkeypatch, tmp_path):
     interpret_v2(monkeypatch, tmp_path)
 
@@ -104,13 +96,13 @@ def assert_accepted_as_asked(models, runner: str, count: int) -> None:
     [*((config, "v2") for config in ON_V2.values()), *((config, "v1") for config in ON_V1.values())],
     ids=[*(f"v2 {name}" for name in ON_V2), *(f"v1 {name}" for name in ON_V1)],
 )
-def test_it_is_drawn_right_on_a_gpu(models, target, config, runner, on_a_gpu):
+def test_it_is_drawn_right_on_a_gpu(models, target, config, runner):
     assert_drawn_right(models, target, config, runner, 400)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_synthetic_acceptance_on_a_gpu(models, runner, on_a_gpu):
+def test_synthetic_acceptance_on_a_gpu(models, runner):
     assert_accepted_as_asked(models, runner, 60)
 
 
