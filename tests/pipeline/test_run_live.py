@@ -20,6 +20,7 @@ from pipeline.capture import capture
 from pipeline.plan import plan
 from pipeline.report import render, report
 from pipeline.run import replay
+from pipeline.steps_show import steps
 from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
 from schemas.config import ReplayConfig
@@ -112,6 +113,10 @@ def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehous
     for proposer in ("none", "ngram 2-4 k3"):
         assert counts(warehouse, run, proposer) == counts(warehouse, recorded, proposer)
     requests = [row for path in warehouse.files("requests", [run]) for row in pq.read_table(path).to_pylist()]
+    for name in {row["request_id"] for row in requests}:  # from this run's own outputs
+        shown = steps(warehouse, run, name, proposer="ngram 2-4 k3").rows
+        assert all(step["agrees"] for step in shown if step["miss_reason"] != "skipped")
+        assert shown == steps(warehouse, recorded, name, proposer="ngram 2-4 k3").rows
     digests: dict = {}
     for row in requests:
         digests.setdefault(row["request_id"], set()).add(row["output_digest"])
