@@ -5,7 +5,7 @@ import streamlit as st
 from dashboards import data
 from dashboards.columns import literal
 from dashboards.frame import concurrency_key, landed_on
-from pipeline.report import labels, run_warnings
+from pipeline.report_notes import labels, run_warnings
 from schemas.errors import InputError
 
 st.set_page_config(page_title="specreplay", layout="wide")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.commit import to_json
 from pipeline.history import Part, Warm, parts, refuse_overlap
-from pipeline.selection import select, with_outputs
+from pipeline.selection import arrivals, select, with_outputs
 from pipeline.tracefiles import TraceInfo
 from pipeline.warehouse import Warehouse
 from schemas.config import Proposer, ReplayConfig, TraceSection
@@ -217,31 +217,6 @@ def _warm(
     if same:
         refuse_overlap(trace.name, rows, counted, of)
     return Warm(trace, {part: rows[at] for part, at in parts(meta.take(pa.array(rows)), history).items()})
-
-
-def arrivals(requests: pa.Table, trace: str) -> np.ndarray:
-    """When each request arrived, in µs since the first of them (int64).
-
-    Args:
-        requests: columns request_id, arrival and arrival_offset_us.
-        trace: its name, for errors.
-
-    Raises:
-        InputError: one does not say when, by the same clock as the others; names it.
-    """
-    lacks = {}
-    for column in ("arrival", "arrival_offset_us"):
-        lacks[column] = requests.column(column).is_null().to_numpy()
-        if not lacks[column].any():
-            when = requests.column(column).cast(pa.int64()).to_numpy()
-            return when - when.min()
-    neither = np.flatnonzero(np.logical_and(*lacks.values()))
-    first = int(neither[0] if len(neither) else np.flatnonzero(lacks["arrival"])[0])
-    said = "does not say when it arrived" if len(neither) else "has an offset where others have a time of arrival"
-    raise InputError(
-        f"trace {trace}: request {requests.column('request_id')[first].as_py()!r} {said}, "
-        'which pace = "arrival" needs; take pace = "closed"'
-    )
 
 
 def shards(sessions: Sequence[str | None], size: int) -> list[np.ndarray]:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.plan import Unit, arrivals
+from pipeline.plan import Unit
 from pipeline.rollups import rollups
+from pipeline.selection import arrivals
 from pipeline.warehouse import Warehouse
 from replay.recorded.engine import NGRAM
 from replay.requests import Requests, Tokens

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboards import charts, columns, data, frame
-from pipeline.report import proposer_warnings
+from pipeline.report_notes import proposer_warnings
 from pipeline.report_tables import FEW_SESSIONS, few_sessions
 
 _HEADLINES = 4

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import NGRAM, config, rows, table
 
-from pipeline.plan import arrivals, plan, shards
-from pipeline.selection import select
+from pipeline.plan import plan, shards
+from pipeline.selection import arrivals, select
 from pipeline.warehouse import Warehouse
 from schemas.config import TraceSection
 from schemas.errors import InputError
