@@ -25,11 +25,12 @@ def import_(
     Example: specreplay import model_answer/ --name published
     """
     from pipeline.imports.run import import_counts
+    from pipeline.output import plain
     from pipeline.warehouse import Warehouse
 
     house = Warehouse(warehouse)
     made = import_counts(sources, house, name)
     for proposer, requests in made.requests.items():
         there = " (was there)" if made.already_done else ""
-        print(f"run {name}: {requests:,} requests of {proposer}{there}", file=sys.stderr)
+        print(f"run {name}: {requests:,} requests of {plain(proposer, 60)}{there}", file=sys.stderr)
     show(house, name, "json" if as_json else "table")

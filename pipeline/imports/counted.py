@@ -6,7 +6,12 @@ from typing import Any
 from pipeline.ingest.generation import RowRefused
 from schemas.tables import NO_GROUP
 
+SUMMED = ("prompt_tokens", "output_tokens", "steps", "rounds", "drafted", "accepted")
+"""Columns that hold counts."""
+
 _MOST = 2**31 - 1
+_LATEST = 2**61
+"""In microseconds: three such times added up still fit a column."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,16 @@ class Counted:
     finish_reason: str | None = None
     first_token_us: int | None = None
     finished_us: int | None = None
+
+    def __post_init__(self) -> None:
+        """Hold sums of counts to what a column takes.
+
+        Raises:
+            RowRefused: a count is more than 2^31 - 1; names the column.
+        """
+        for column in SUMMED:
+            if (value := getattr(self, column)) is not None and value > _MOST:
+                raise RowRefused(column, f"comes to {value}, more than any request has")
 
 
 def whole(value: Any, column: str) -> int:
@@ -57,7 +72,7 @@ def wholes(value: Any, column: str) -> list[int]:
 
 def microseconds(time: Any, unit: float) -> int | None:
     """A time in microseconds, `unit` of which make one of its own; None where it is no time."""
-    return round(time * unit) if type(time) in (int, float) and 0 <= time * unit < 2**63 else None
+    return round(time * unit) if type(time) in (int, float) and 0 <= time < _LATEST / unit else None
 
 
 def _shown(value: Any) -> str:

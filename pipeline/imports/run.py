@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline import commit, remote
 from pipeline.counters import ServerCounters
 from pipeline.imports import spec_bench, vllm_metrics
-from pipeline.imports.counted import Counted
+from pipeline.imports.counted import SUMMED, Counted
 from pipeline.ingest.files import sources
 from pipeline.ingest.generation import RowRefused
 from pipeline.ingest.records import records
@@ -120,7 +120,11 @@ def _read(given: Sequence[Path]) -> tuple[dict[str, list[Counted]], dict[str, li
     proposers: dict[str, list[Counted]] = {}
     facts: dict[str, list[dict]] = {}
     seen: dict[tuple[str, str], str] = {}
+    files: set[Path] = set()
     for source in found:
+        if source.path.resolve() in files:
+            raise InputError(f"{source.path}: is named twice; nothing was imported")
+        files.add(source.path.resolve())
         reader, before = None, len(seen)
         for row, record in records(source.path):
             where = f"{source.path} row {row}"
@@ -136,6 +140,11 @@ def _read(given: Sequence[Path]) -> tuple[dict[str, list[Counted]], dict[str, li
                 raise InputError(f"{where}: {refused}; nothing was imported") from None
             for one in ones:
                 name = one.proposer or _ENDINGS.sub("", Path(source.label).name)
+                if not name.strip() or not name.isprintable():
+                    raise InputError(
+                        f"{where}: the proposer would be called {plain(name, 60)!r}, by its "
+                        f"{'model_id' if one.proposer else 'file'}; that must be one line of printable text"
+                    )
                 first = seen.setdefault((name, one.request_id), where)
                 if first != where:
                     raise InputError(
@@ -165,7 +174,7 @@ def _table(proposer: str, kind: str, ones: list[Counted]) -> pa.Table:
     """Rows of `requests`, in the order of the source."""
     columns: dict[str, list] = {name: [getattr(one, name) for one in ones] for name in Counted.__dataclass_fields__}
     for name, values in columns.items():
-        if name in _SUMMED and None in values:
+        if name in SUMMED and None in values:
             columns[name] = [None] * len(ones)
     if kind == "vllm":
         columns |= {f"engine_{name}": columns[name] for name in ("rounds", "drafted", "accepted")}
@@ -178,9 +187,6 @@ def _table(proposer: str, kind: str, ones: list[Counted]) -> pa.Table:
         "tenant": [NO_GROUP] * n,
     }
     return pa.table({field.name: pa.array(columns.get(field.name, [None] * n), field.type) for field in REQUESTS})
-
-
-_SUMMED = ("prompt_tokens", "output_tokens", "steps", "rounds", "drafted", "accepted")
 
 
 def _facts(name: str, ones: list[Counted], files: list[dict]) -> dict[str, Any]:

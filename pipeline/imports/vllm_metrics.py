@@ -102,15 +102,27 @@ def _numbers(spec: dict[str, Any], where: str, histogram: str, tokens: int | Non
     drafted = whole(spec.get("num_draft_tokens"), f"{where}.num_draft_tokens")
     longest = whole(spec.get("num_spec_tokens"), f"{where}.num_spec_tokens")
     rounds, accepted = sum(rows), sum(j * count for j, count in enumerate(rows))
-    if accepted > drafted:
-        raise RowRefused(f"{where}.num_draft_tokens", f"is {drafted}, but {accepted} were accepted")
+    most = max((j for j, count in enumerate(rows) if count), default=0)
+    if most > longest:
+        raise RowRefused(
+            f"{where}.{histogram}", f"says that {most} were accepted at once, of num_spec_tokens {longest}"
+        )
+    if not accepted <= drafted <= longest * rounds:  # a grammar may leave a round without candidates: not R <= D
+        raise RowRefused(
+            f"{where}.num_draft_tokens",
+            f"is {drafted}, but {accepted} were accepted in {rounds} rounds of at most {longest}",
+        )
     if steps := wholes(spec.get("per_step_accepted") or [], f"{where}.per_step_accepted"):
         if Counter(steps) != Counter({j: count for j, count in enumerate(rows) if count}):
             raise RowRefused(f"{where}.per_step_accepted", f"does not add up to {histogram}")
         each = wholes(spec.get("per_step_drafted"), f"{where}.per_step_drafted")
         if len(each) != len(steps) or sum(each) != drafted:
             raise RowRefused(f"{where}.per_step_drafted", "does not add up to num_draft_tokens")
-    most = max((j for j, count in enumerate(rows) if count), default=0)
+        for step, (d, c) in enumerate(zip(each, steps, strict=True)):
+            if not c <= d <= longest:
+                raise RowRefused(
+                    f"{where}.per_step_drafted[{step}]", f"is {d}, but {c} were accepted, of {longest} at most"
+                )
     # E = T - 1 = S + C - overrun with S >= R and overrun <= the most one round accepted; one round may be prefill's
     if tokens is not None and max(tokens - 1, 0) < rounds - 1 + accepted - most:
         raise RowRefused(

@@ -251,6 +251,18 @@ BAD = {
     "the same request": (answer(0, [[1, 2]]), r"row 2: request '0/0/0' of sps came before \(.*answers\.jsonl row 1\)"),
     "another format": (response("a", [(4, 1)], 3), r"row 2: \(row\): is no spec-bench row, as the rows before it are"),
     "no object": ([1], r"row 2: \(row\): is no spec-bench row"),
+    "more than a column holds": (
+        answer(1, [[2**31 - 1, 2**31 - 1]], new_tokens=[2**31 - 1]),
+        r"row 2: accepted: comes to 4294967292, more than any request has; nothing was imported",
+    ),
+    "a blank name": (
+        answer(1, [[1]], model=" "),
+        r"row 2: the proposer would be called ' ', by its model_id; that must",
+    ),
+    "a name that steers the terminal": (
+        answer(1, [[1]], model="m\n\x1b[31m"),
+        r"row 2: the proposer would be called '.*', by its model_id; that must be one line of printable text",
+    ),
     "cut": (b'{"question_id": 1', r"row 2: \(row\): not valid JSON; nothing was imported"),
 }
 
@@ -270,7 +282,19 @@ BAD_METRICS = {
     "n of 2": ({"metrics": None}, r": is missing: vLLM leaves it out for n > 1"),
     "rounds that the histogram does not know": ({"num_spec_steps": 3}, r"num_spec_steps: is 3, but .* says 2"),
     "accepted, likewise": ({"num_accepted_draft_tokens": 9}, r"num_accepted_draft_tokens: is 9, but .* says 3"),
-    "more accepted than drafted": ({"num_draft_tokens": 2}, r"num_draft_tokens: is 2, but 3 were accepted"),
+    "more accepted than drafted": ({"num_draft_tokens": 2}, r"num_draft_tokens: is 2, but 3 were accepted in 2 rounds"),
+    "more drafted than rounds can": (
+        {"num_draft_tokens": 9},
+        r"num_draft_tokens: is 9, but 3 were accepted in 2 rounds of at most 4",
+    ),
+    "more accepted at once than k": (
+        {"num_spec_tokens": 1},
+        r"histogram: says that 2 were accepted at once, of num_sp",
+    ),
+    "a step that accepted more than it drafted": (
+        {"per_step_drafted": [1, 7]},
+        r"per_step_drafted\[0\]: is 1, but 2 were accepted, of 4 at most",
+    ),
     "steps of another request": ({"per_step_accepted": [3, 0]}, r"per_step_accepted: does not add up to acceptance_h"),
     "drafts of another request": ({"per_step_drafted": [4, 3]}, r"per_step_drafted: does not add up to num_draft_tok"),
     "no histogram": ({"acceptance_histogram": None}, r"acceptance_histogram: must be a list of whole numbers"),
@@ -294,6 +318,38 @@ def test_metrics_that_contradict_themselves(house, tmp_path, name):
     ):
         import_counts([jsonl(tmp_path / "s.jsonl", [row])], house, "r")
     assert [record.run for record in house.runs()] == ["ok"]
+
+
+def test_a_name_of_a_file_and_a_file_named_twice(house, tmp_path):
+    row = response("a", [(4, 1)], 3)
+    for name in (".jsonl", "a\nb.jsonl", " .json"):
+        path = jsonl(tmp_path / name, [row])
+        with pytest.raises(
+            InputError, match=r"row 1: the proposer would be called '.*', by its file; that must be one"
+        ):
+            import_counts([path], house, "r")
+    (tmp_path / "in").mkdir()
+    path = jsonl(tmp_path / "in" / "a.jsonl", [row])
+    for given in ([path, path], [path.parent, path], [path, path.parent / ".." / "in"]):
+        with pytest.raises(InputError, match=r"a\.jsonl: is named twice; nothing was imported"):
+            import_counts(given, house, "r")
+    assert not house.root.exists()
+
+
+@pytest.mark.parametrize("time", [10**400, 9e15, float("inf"), float("nan"), -1, "1", None])
+def test_what_is_no_time_is_unknown(house, tmp_path, time):
+    import_counts([jsonl(tmp_path / "a.jsonl", [answer(0, [[1, 2]], wall_time=[time])])], house, "r")
+    row = response("a", [(4, 1)], 3)
+    row["metrics"] |= dict.fromkeys(("queue_time_ms", "time_to_first_token_ms", "generation_time_ms"), time)
+    import_counts([jsonl(tmp_path / "b.jsonl", [row])], house, "s")
+    unknown = {"first_token_us": None, "finished_us": None}
+    assert sql(house, "SELECT first_token_us, finished_us FROM request_summary") == [unknown] * 2
+
+
+def test_a_grammar_may_leave_a_round_without_candidates(house, tmp_path):
+    import_counts([jsonl(tmp_path / "a.jsonl", [response("a", [(0, 0), (0, 0), (3, 1)], 6)])], house, "r")
+    (row,) = sql(house, "SELECT rounds, drafted, accepted FROM proposer_summary")
+    assert row == {"rounds": 3, "drafted": 3, "accepted": 1}
 
 
 def test_again_is_nothing_and_other_counts_need_another_name(house, tmp_path):
