@@ -111,7 +111,7 @@ def read_json(path: Path) -> Any | None:
     """The document, or None where there is none or a power loss tore it (an empty or cut file)."""
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
 

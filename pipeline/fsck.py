@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline import commit, places, remote, removal
 from pipeline.findings import Finding, FsckReport
-from pipeline.integrity import Examiner, files_of, left_in, stale_in, traces_of
+from pipeline.integrity import Examiner, files_of, is_done, left_in, stale_in, traces_of, units_of
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError, LockedError
 from schemas.tables import RUN_TABLES
@@ -137,7 +137,7 @@ class _Check:
                 removal.finish(self.root, run)
             return
         done = done if _is_of(done, run=run) else "torn"
-        shards = done["shards"] if isinstance(done, dict) and _is_done(done) else {}
+        shards = done["shards"] if isinstance(done, dict) and is_done(done) else {}
         good, lost = self.shards(run, objects, shards, alone)
         if not alone:
             return
@@ -206,11 +206,11 @@ class _Check:
         """done.json must name the shards as their commit objects do, and all that were planned."""
         if done is None:
             return
-        if done == "torn" or not _is_done(done):
+        if done == "torn" or not is_done(done):
             if self.mend(path, "is torn", f"removed: {self.again}, nothing is computed twice"):
                 places.delete(self.root, path)
             return
-        units = {unit["shard"] for unit in plan.get("units", ())} if isinstance(plan, dict) else set()
+        units = units_of(plan) if isinstance(plan, dict) else set()
         whole = not lost and not done.get("failed") and units <= good.keys()
         if done["shards"] == good and (whole or done["status"] != "complete"):
             return
@@ -289,7 +289,3 @@ def _places(run: str) -> set[str]:
 def _is_of(record: Any, **keys: str) -> bool:
     """Whether a record is the one its place says; a record that is missing or torn is nobody's."""
     return not isinstance(record, dict) or all(record.get(key) == value for key, value in keys.items())
-
-
-def _is_done(done: dict) -> bool:
-    return {"status", "shards"} <= done.keys() and isinstance(done["shards"], dict)

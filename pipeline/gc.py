@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import commit, places, removal
-from pipeline.integrity import files_of, traces_of
+from pipeline.integrity import files_of, moment, traces_of
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError, LockedError
 
@@ -46,7 +46,8 @@ def choose(
 
     Args:
         warehouse: where to look.
-        keep_days: finished runs that ended longer ago go; unfinished ones never do. None = by name only.
+        keep_days: finished runs that ended longer ago go; unfinished ones, and those that do not say when, never do.
+            None = by name only.
         runs: these go, finished or not.
         traces: these go with their rejects, unless a run that stays was planned over them.
         rejects: the refused rows of these traces go, the traces stay.
@@ -113,12 +114,8 @@ def as_dict(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _older(record: RunRecord, days: int, now: datetime | None) -> bool:
-    ended = (record.done or {}).get("ended")
-    if not ended:
-        return False
-    when = datetime.fromisoformat(ended)
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return (now or datetime.now(UTC)) - when > timedelta(days=days)
+    ended = moment((record.done or {}).get("ended"))
+    return ended is not None and ((now or datetime.now(UTC)) - ended) / timedelta(days=1) > days
 
 
 def _must_not_be_needed(records: Sequence[RunRecord], going: Iterable[str], trace: str) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,36 @@ def traces_of(plan: dict) -> set[str]:
     trace, warm = plan.get("trace"), plan.get("warm")
     names = {*(warm if isinstance(warm, dict) else ()), trace.get("name") if isinstance(trace, dict) else None}
     return {name for name in names if isinstance(name, str)}
+
+
+def units_of(plan: dict) -> set[str]:
+    """Shards that a run was planned to have, as far as its plan says."""
+    units = plan.get("units")
+    named = [unit.get("shard") for unit in units if isinstance(unit, dict)] if isinstance(units, list) else []
+    return {name for name in named if isinstance(name, str)}
+
+
+def is_done(done: dict) -> bool:
+    """Whether a done.json says what readers ask it, in the types that they expect."""
+    proposers, failed = done.get("proposers", {}), done.get("failed", {})
+    return (
+        isinstance(done.get("status"), str)
+        and isinstance(done.get("shards"), dict)
+        and moment(done.get("ended")) is not None
+        and isinstance(done.get("reconciled"), bool | None)
+        and all(
+            isinstance(each, dict) and all(isinstance(v, dict) for v in each.values()) for each in (proposers, failed)
+        )
+    )
+
+
+def moment(text: Any) -> datetime | None:
+    """A moment that a record names, in UTC where it has no zone; None where it is none."""
+    try:
+        when = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def left_in(root: Path, folder: Path, named: Collection[Path], before: datetime) -> Iterator[tuple[Path, str]]:

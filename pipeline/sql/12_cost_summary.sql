@@ -90,10 +90,10 @@ told AS (
 SELECT
     costs.*,
     none.us_per_emitted_token / nullif(costs.us_per_emitted_token, 0) AS speedup_over_none,
-    (told.facts ->> 'kv_cache_tokens')::bigint AS kv_cache_tokens,
-    (told.facts ->> 'max_concurrency')::double AS max_concurrency,
+    try_cast(told.facts ->> 'kv_cache_tokens' AS bigint) AS kv_cache_tokens,
+    try_cast(told.facts ->> 'max_concurrency' AS double) AS max_concurrency,
     hits.prefix_cache_hit_tokens,
-    (told.facts ->> 'engines_at_once')::bigint AS engines_at_once
+    try_cast(told.facts ->> 'engines_at_once' AS bigint) AS engines_at_once
 FROM costs
 LEFT JOIN hits
     ON hits.run = costs.run AND hits.proposer = costs.proposer AND hits.concurrency = costs.concurrency

@@ -26,12 +26,12 @@ SELECT
     plan -> 'engine' ->> 'kind' AS engine,
     plan -> 'engine' ->> 'runner' AS runner,
     coalesce(done ->> 'status', 'unfinished') AS status,
-    (done ->> 'reconciled')::boolean AS reconciled,
+    try_cast(done ->> 'reconciled' AS boolean) AS reconciled,
     CASE
         WHEN plan ->> 'label' = 'recorded' AND kinds IS NOT NULL THEN 'recorded (' || kinds || ')'
         ELSE plan ->> 'label'
     END AS label,
-    (plan ->> 'requests')::bigint AS requests,
+    try_cast(plan ->> 'requests' AS bigint) AS requests,
     plan -> 'versions' AS versions,
     plan -> 'hardware' AS hardware,
     try_cast(plan ->> 'started' AS timestamptz) AS started,

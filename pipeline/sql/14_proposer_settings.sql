@@ -18,21 +18,21 @@ SELECT
     entry.value ->> 'name' AS proposer,
     entry.value ->> 'key' AS proposer_key,
     entry.value -> 'config' ->> 'method' AS method,
-    (entry.value -> 'config' ->> 'num_speculative_tokens')::bigint AS num_speculative_tokens,
-    (entry.value -> 'config' ->> 'prompt_lookup_min')::bigint AS prompt_lookup_min,
-    (entry.value -> 'config' ->> 'prompt_lookup_max')::bigint AS prompt_lookup_max,
+    try_cast(entry.value -> 'config' ->> 'num_speculative_tokens' AS bigint) AS num_speculative_tokens,
+    try_cast(entry.value -> 'config' ->> 'prompt_lookup_min' AS bigint) AS prompt_lookup_min,
+    try_cast(entry.value -> 'config' ->> 'prompt_lookup_max' AS bigint) AS prompt_lookup_max,
     entry.value -> 'config' AS config,
     entry.value -> 'history' AS history,
     came.value ->> 'label' AS label,
     came.value ->> 'reason' AS reason,
-    (came.value -> 'tree' ->> 'trees')::bigint AS trees,
-    (came.value -> 'tree' ->> 'warm_requests')::bigint AS warm_requests,
-    (came.value -> 'tree' ->> 'cached_requests')::bigint AS cached_requests,
-    (came.value -> 'tree' ->> 'cached_tokens')::bigint AS cached_tokens,
-    (came.value -> 'tree' ->> 'nodes')::bigint AS tree_nodes,
-    (came.value -> 'tree' ->> 'used_bytes')::bigint AS tree_bytes,
-    (came.value -> 'tree' ->> 'evictions')::bigint AS evictions,
-    (came.value -> 'tree' ->> 'bytes_per_cached_token')::double AS bytes_per_cached_token
+    try_cast(came.value -> 'tree' ->> 'trees' AS bigint) AS trees,
+    try_cast(came.value -> 'tree' ->> 'warm_requests' AS bigint) AS warm_requests,
+    try_cast(came.value -> 'tree' ->> 'cached_requests' AS bigint) AS cached_requests,
+    try_cast(came.value -> 'tree' ->> 'cached_tokens' AS bigint) AS cached_tokens,
+    try_cast(came.value -> 'tree' ->> 'nodes' AS bigint) AS tree_nodes,
+    try_cast(came.value -> 'tree' ->> 'used_bytes' AS bigint) AS tree_bytes,
+    try_cast(came.value -> 'tree' ->> 'evictions' AS bigint) AS evictions,
+    try_cast(came.value -> 'tree' ->> 'bytes_per_cached_token' AS double) AS bytes_per_cached_token
 FROM (SELECT runs.run, planned.value FROM files.runs AS runs, json_each(runs.plan, '$.proposers') AS planned) AS entry
 LEFT JOIN (
     SELECT runs.run, done.key AS proposer, done.value

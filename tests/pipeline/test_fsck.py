@@ -17,6 +17,7 @@ from pipeline.fsck import fsck
 from pipeline.ingest.generation import RowRefused
 from pipeline.ingest.rejects import Rejects
 from pipeline.run import replay
+from pipeline.views import connect, query
 from pipeline.warehouse import Warehouse
 from schemas.errors import EnvironmentProblem, InputError
 
@@ -175,6 +176,39 @@ def test_a_done_that_says_nothing(house, whole):
     with pytest.raises(InputError, match=r"does not say what came of the run; specreplay fsck --repair mends it"):
         house.shards()
     mends(house, whole, ("done.json", "is torn"))
+
+
+SENSELESS = {
+    "status": [None, 5],
+    "ended": [None, "yesterday", 5],
+    "reconciled": ["x", 1],
+    "proposers": [[1], {"none": 5}],
+    "failed": [5, [1]],
+}
+
+
+@pytest.mark.parametrize("key", SENSELESS)
+def test_a_done_that_says_it_in_no_sense(house, whole, key):
+    path = house.root / "runs" / run_of(house) / "done.json"
+    for value in SENSELESS[key]:
+        edit(path, lambda done, value=value: done.update({key: value}))
+        assert query(connect(house), "SELECT run, ended FROM run_info").num_rows == 1  # readers live with it
+        assert [problem for _, problem in found(house)] == ["is torn"], value
+    mends(house, whole, ("done.json", "is torn"))
+
+
+@pytest.mark.parametrize("units", [5, [1, 2], [{"shard": 3}], None])
+def test_plans_whose_units_are_none(house, units):
+    folder = house.root / "runs" / run_of(house)
+    edit(folder / "done.json", lambda done: done["plan"].update(units=units))
+    edit(folder / "plan.json", lambda plan: plan.update(units=units))
+    assert found(house) == []
+
+
+@pytest.mark.parametrize("name", ["plan.json", "done.json"])
+def test_a_record_nested_without_end(house, whole, name):
+    (house.root / "runs" / run_of(house) / name).write_text("[" * 100_000)
+    mends(house, whole, (name, "is torn"), replayed=name == "done.json")
 
 
 def test_a_done_that_disagrees(house, whole):

@@ -63,6 +63,14 @@ def test_by_age(house):
     assert names(gc.choose(house, keep_days=39, now=NOW)) == ["run oldest"]
     assert names(gc.choose(house, keep_days=9, now=NOW)) == ["run older", "run oldest"]
     assert names(gc.choose(house, keep_days=0, now=NOW)) == ["run new", "run older", "run oldest"]  # never "open"
+    assert gc.choose(house, keep_days=10**30, now=NOW) == []
+
+
+@pytest.mark.parametrize("ended", ["yesterday", 5, None, "", [1]])
+def test_a_run_that_does_not_say_when_it_ended_has_no_age(house, ended):
+    path = house.root / "runs/oldest/done.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"ended": ended}))
+    assert names(gc.choose(house, keep_days=9, now=NOW)) == ["run older"]
 
 
 def test_choosing_deletes_nothing_and_counts_what_would_go(house):
