@@ -5,99 +5,18 @@ vLLM's `EngineArgs` names, `sampling` vLLM's `SamplingParams` names: no translat
 """
 
 import tomllib
-from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from schemas.errors import InputError
 from schemas.history import History, histories
+from schemas.sections import EngineSection, RunSection, Section, TraceSection
 from schemas.speculative import HYPOTHETICAL, default_name, effective, expand, proposer_key, unknown_key
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TraceSection(_Section):
-    """Which requests are replayed."""
-
-    name: str = "demo"
-    workload: list[str] = []
-    """Only these workloads; empty = all."""
-    tenant: list[str] = []
-    """Only these tenants; empty = all; "(none)" = rows that name none."""
-    date_from: date | None = None
-    """First day (UTC, by arrival)."""
-    date_to: date | None = None
-    """Last day, included."""
-    sample: float = Field(1.0, gt=0, le=1)
-    """Fraction of sessions, taken whole."""
-    seed: int = 0
-    max_model_len: Annotated[int, Field(ge=1, lt=2**31)] | Literal["none"] = "none"
-    """Length limit of prompt + output that the proposers see; the live engine takes the model's own if "none"."""
-
-
-class EngineSection(BaseModel):
-    """The engine. Keys besides those named here are vLLM `EngineArgs` (only for kind = "vllm")."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    kind: Literal["recorded", "vllm"] = "recorded"
-    runner: Literal["v1", "v2"] = "v1"
-    """Which model runner's rules hold (they differ for n-gram)."""
-    model: str | None = None
-    """Target model: folder or hub name. Recorded replay uses it only to tell exact from proxy."""
-    dtype: str | None = None
-    """What models compute in: live as vLLM's `EngineArgs` has it; recorded "float32" (the default) or "bfloat16", for a
-    draft model, which in vLLM takes the target's."""
-    concurrency: int | tuple[int, ...] = 8
-    """Sequences in flight at once (live); of several, each is a run of the engine of its own."""
-    pace: Literal["closed", "arrival"] = "closed"
-    """When a request is sent (live): once another has finished, or when it arrived, by the trace."""
-    speed: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """How many times faster than recorded requests arrive (pace = "arrival")."""
-    sampling: dict[str, Any] = {}
-    """SamplingParams that override the trace's own (live)."""
-
-    @field_validator("concurrency", mode="before")
-    @classmethod
-    def _check_concurrency(cls, value: Any) -> int | tuple[int, ...]:
-        given = value if isinstance(value, list | tuple) else [value]
-        if not given:
-            raise ValueError("concurrency = []: give a number or a list of numbers, for example [1, 8]")
-        for one in given:
-            if isinstance(one, bool) or not isinstance(one, int) or not 1 <= one < 2**31:
-                raise ValueError(f"concurrency = {one!r} must be a whole number from 1")
-        if len(set(given)) < len(given):
-            raise ValueError(f"concurrency = {list(given)!r}: each value once")
-        return given[0] if len(given) == 1 else tuple(given)
-
-    @model_validator(mode="after")
-    def _check_pace(self) -> "EngineSection":
-        if self.pace == "arrival" and self.kind == "recorded":
-            raise ValueError('pace = "arrival" needs an engine: kind = "vllm"')
-        if self.pace == "closed" and self.speed != 1:
-            raise ValueError(f'speed = {self.speed!r} needs pace = "arrival": without arrivals nothing is faster')
-        return self
-
-    @property
-    def concurrencies(self) -> tuple[int, ...]:
-        """Every concurrency to run, as given."""
-        return self.concurrency if isinstance(self.concurrency, tuple) else (self.concurrency,)
-
-    def at(self, concurrency: int) -> "EngineSection":
-        """The same engine with this concurrency alone."""
-        return self.model_copy(update={"concurrency": concurrency})
-
-    @property
-    def engine_args(self) -> dict[str, Any]:
-        """The EngineArgs given, without the keys that are ours."""
-        return dict(self.model_extra or {}) | ({} if self.dtype is None else {"dtype": self.dtype})
-
-
-class Proposer(_Section):
+class Proposer(Section):
     """One proposer: a free name and vLLM's `speculative_config` (as vLLM fills it in), or a combination of such.
 
     A combination (`hypothetical = { … }`, see `schemas.speculative`) has method "hypothetical".
@@ -115,44 +34,12 @@ class Proposer(_Section):
         return self.config["method"]
 
 
-class RunSection(_Section):
-    """How the work is spread."""
-
-    executor: Literal["local"] = "local"
-    workers: int = Field(2, ge=1)
-    """Processes (recorded)."""
-    shard_size: int = Field(256, ge=1)
-    """Requests per shard, sessions never split (recorded)."""
-    devices: tuple[str, ...] = ()
-    """One engine at a time on each entry (live): GPUs as CUDA_VISIBLE_DEVICES names them ("0", or "0,1" for one engine
-    on two), cores on vLLM's CPU build. Empty = one engine, which sees everything."""
-    hang_after_s: float = Field(600.0, gt=0, allow_inf_nan=False)
-    """An engine that completes no iteration for so many seconds is ended and its unit failed (live)."""
-    min_equal_outputs: float | None = Field(None, ge=0, le=1)
-    """Gate (live): exit code 10 when a smaller share of a proposer's greedy outputs equals those of none."""
-
-    @field_validator("devices", mode="before")
-    @classmethod
-    def _check_devices(cls, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f'devices = {value!r} must be a list, for example ["0", "1"]')
-        entries = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in value]
-        parts: list[str] = []
-        for entry in entries:
-            if not isinstance(entry, str) or not all(part.strip() for part in entry.split(",")):
-                raise ValueError(f'devices: {entry!r} must name devices, for example "0" or "0,1"')
-            parts += [part.strip() for part in entry.split(",")]
-        if twice := sorted({part for part in parts if parts.count(part) > 1}):
-            raise ValueError(f"devices: {twice[0]!r} is named twice; an engine needs it to itself")
-        return tuple(",".join(part.strip() for part in entry.split(",")) for entry in entries)
-
-
-class ReplayConfig(_Section):
+class ReplayConfig(Section):
     """A whole config file, defaults filled in."""
 
     trace: TraceSection = TraceSection()
     engine: EngineSection = EngineSection()
-    proposer: list[Proposer] = []
+    proposer: list[Proposer] = Field(default_factory=list)
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
@@ -164,8 +51,12 @@ class ReplayConfig(_Section):
 
     @model_validator(mode="after")
     def _check_gate(self) -> "ReplayConfig":
-        if self.run.min_equal_outputs is not None and self.engine.kind == "recorded":
-            raise ValueError('min_equal_outputs needs an engine, whose outputs it compares: [engine] kind = "vllm"')
+        if self.engine.kind == "recorded":
+            if self.run.min_equal_outputs is not None:
+                raise ValueError('min_equal_outputs needs an engine, whose outputs it compares: [engine] kind = "vllm"')
+            for key in ("devices", "hang_after_s"):
+                if key in self.run.model_fields_set:
+                    raise ValueError(f'{key} needs an engine: [engine] kind = "vllm"')
         return self
 
 
@@ -177,7 +68,7 @@ def load(path: Path) -> ReplayConfig:
             file, section, key and value.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such config file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -186,6 +77,8 @@ def load(path: Path) -> ReplayConfig:
         return parse(tomllib.loads(text), path)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not valid TOML: nested too deep") from None
 
 
 def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
@@ -203,11 +96,15 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
     for section, model in sections.items():
         for key in data.get(section, {}):
             if key not in model.model_fields:
+                _refuse_misplaced(path, section, key)
                 raise unknown_key(f"{path}: [{section}]", key, model.model_fields)
     data = dict(data)
     engine = dict(data.get("engine", {}))
     if "model" in engine:
         engine["model"] = _anchored(engine["model"], path, f"{path}: [engine]")
+    for key in engine:
+        if key not in _ENGINE_ARGS or engine.get("kind") != "vllm":
+            _refuse_misplaced(path, "engine", key)
     if engine.get("kind", "recorded") == "recorded" and (extra := set(engine) - set(EngineSection.model_fields)):
         raise unknown_key(f'{path}: [engine] kind = "recorded"', min(extra), EngineSection.model_fields)
     data["engine"] = engine
@@ -222,6 +119,20 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
         value = "" if first["type"] == "value_error" else f" = {first['input']!r}"
         message = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{path}: {where}{value}: {message}".replace(": : ", ": ")) from None
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {"trace": TraceSection, "engine": EngineSection, "run": RunSection}
+_ENGINE_ARGS = ("max_model_len", "seed")
+"""Keys of other sections that vLLM's EngineArgs have too."""
+
+
+def _refuse_misplaced(path: Path, section: str, key: str) -> None:
+    """Say where a key belongs that stands in a section which does not know it."""
+    if key in _SECTIONS[section].model_fields:
+        return
+    for other, model in _SECTIONS.items():
+        if key in model.model_fields:
+            raise InputError(f"{path}: [{section}] {key}: belongs into [{other}]")
 
 
 _PROPOSER_KEYS = ("name", "config", "history", "hypothetical")

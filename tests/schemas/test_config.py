@@ -1,5 +1,6 @@
 """The config: defaults as vLLM fills them, and one clear line for everything that cannot be."""
 
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,10 @@ NGRAM = 'method = "ngram", num_speculative_tokens = 3'
         (f'name = "a\\nb"\nconfig = {{ {NGRAM} }}', "one line of printable text"),
         (f'name = "\\u001b[31ma"\nconfig = {{ {NGRAM} }}', "one line of printable text"),
         (f"config = {{ {NGRAM} }}\n[engine]\nmodel = 1", "model = 1 must be a folder"),
-        (f"config = {{ {NGRAM} }}\n[trace]\nmax_model_len = 0", "max_model_len.*greater than or equal to 1"),
+        (
+            f"config = {{ {NGRAM} }}\n[trace]\nmax_model_len = 0",
+            r"trace\.max_model_len: max_model_len = 0 must be a whole number from 1, or",
+        ),
     ],
 )
 def test_a_setting_of_another_kind_is_said_in_one_line(text, says, tmp_path):
@@ -216,13 +220,22 @@ def test_one_concurrency_in_a_list_is_that_one():
         ({"engine": {"kind": "vllm", "concurrency": [1, 1]}}, r"concurrency = \[1, 1\]: each value once"),
         ({"engine": {"pace": "arrival"}}, 'pace = "arrival" needs an engine'),
         ({"engine": {"kind": "vllm", "speed": 2.0}}, 'speed = 2.0 needs pace = "arrival"'),
-        ({"engine": {"kind": "vllm", "pace": "arrival", "speed": 0}}, r"engine\.speed = 0: .*greater than 0"),
+        (
+            {"engine": {"kind": "vllm", "pace": "arrival", "speed": 0}},
+            r"engine\.speed = 0: .*greater than or equal to 0\.001",
+        ),
         ({"engine": {"kind": "vllm", "pace": "recorded"}}, r"engine\.pace = 'recorded'"),
         ({"run": {"devices": "0"}}, "devices = '0' must be a list"),
         ({"run": {"devices": ["0", ""]}}, "devices: '' must name devices"),
         ({"run": {"devices": ["0,1", "1"]}}, "devices: '1' is named twice"),
         ({"run": {"devices": [True]}}, "devices: True must name devices"),
-        ({"run": {"hang_after_s": 0}}, r"run\.hang_after_s = 0: .*greater than 0"),
+        ({"run": {"hang_after_s": 0}}, r"run\.hang_after_s = 0: .*greater than or equal to 0\.1"),
+        ({"run": {"hang_after_s": 1e308}}, r"run\.hang_after_s = 1e\+308: .*less than or equal to 1000000"),
+        ({"engine": {"kind": "vllm", "pace": "arrival", "speed": 1e-320}}, r"engine\.speed = 1e-320: .*0\.001"),
+        ({"run": {"devices": ["0\n1"]}}, r"devices: '0\\n1' must name devices"),
+        ({"run": {"devices": ["0\0"]}}, r"devices: '0\\x00' must name devices"),
+        ({"run": {"devices": [-1]}}, "devices: '-1' must name devices"),  # CUDA_VISIBLE_DEVICES then hides them all
+        ({"run": {"devices": ["a b"]}}, "devices: 'a b' must name devices"),
     ],
 )
 def test_concurrency_pace_and_devices_that_cannot_be(data, says):
@@ -232,5 +245,79 @@ def test_concurrency_pace_and_devices_that_cannot_be(data, says):
 
 
 def test_devices_are_as_cuda_visible_devices_has_them():
-    run = parse({"run": {"devices": [0, "1, 2", "GPU-8932f937"]}}, PATH).run
+    run = parse({"engine": {"kind": "vllm"}, "run": {"devices": [0, "1, 2", "GPU-8932f937"]}}, PATH).run
     assert run.devices == ("0", "1,2", "GPU-8932f937")
+
+
+NUMBERS = {
+    "trace": ("sample", "seed", "max_model_len"),
+    "engine": ("concurrency", "speed"),
+    "run": ("workers", "shard_size", "hang_after_s", "min_equal_outputs"),
+}
+
+
+@pytest.mark.parametrize("value", [True, False, "2", [], {}, float("nan"), float("inf"), -1])
+@pytest.mark.parametrize(("section", "key"), [(section, key) for section, keys in NUMBERS.items() for key in keys])
+def test_a_number_is_a_number_and_nothing_is_made_one(section, key, value):
+    if (key, value) == ("seed", -1):
+        return
+    data: dict = {"engine": {"kind": "vllm", "pace": "arrival"}}
+    data[section] = data.get(section, {}) | {key: value}
+    with pytest.raises(InputError, match=rf"^replay\.toml: {section}\.{key}\b.*") as error:
+        parse(data, PATH)
+    assert repr(value) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [0, 1e10, True, "24.11.2026", datetime(2026, 11, 24)])
+def test_a_day_is_a_day(value):
+    for key in ("date_from", "date_to"):
+        with pytest.raises(InputError, match=rf"trace\.{key}: .* is no day; write it as 2026-11-24$"):
+            parse({"trace": {key: value}}, PATH)
+        for good in ("2026-11-24", date(2026, 11, 24)):
+            assert getattr(parse({"trace": {key: good}}, PATH).trace, key) == date(2026, 11, 24)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("engine", "concurrency", [1, 8]),
+        ("engine", "concurrency", 4),
+        ("engine", "sampling", {"temperature": 1.0}),
+        ("engine", "pace", "arrival"),
+        ("run", "devices", ["0"]),
+        ("run", "hang_after_s", 5),
+        ("run", "min_equal_outputs", 0.5),
+    ],
+)
+def test_what_only_an_engine_heeds_is_not_passed_over(section, key, value):
+    with pytest.raises(InputError, match=rf"{key}.* needs an engine.*kind = \"vllm\""):
+        parse({section: {key: value}}, PATH)
+    live = {"engine": {"kind": "vllm"}}
+    assert parse(live | {section: live.get(section, {}) | {key: value}}, PATH).engine.kind == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "where"),
+    [
+        ("run", "concurrency", "engine"),
+        ("trace", "devices", "run"),
+        ("engine", "devices", "run"),
+        ("engine", "sample", "trace"),
+        ("engine", "max_model_len", "trace"),
+    ],
+)
+def test_a_key_in_the_wrong_section(section, key, where):
+    with pytest.raises(InputError, match=rf"^replay\.toml: \[{section}\] {key}: belongs into \[{where}\]$"):
+        parse({section: {key: 1}}, PATH)
+    if key == "max_model_len":  # vLLM's own has that name
+        assert live_engine(max_model_len=1).engine_args == {"max_model_len": 1}
+
+
+def test_files_as_editors_write_them(tmp_path):
+    path = tmp_path / "replay.toml"
+    path.write_bytes(b'\xef\xbb\xbf[trace]\r\nname = "t"\r\n')
+    assert load(path).trace.name == "t"
+    path.write_text("a = " + "[" * 5000)
+    with pytest.raises(InputError, match=r"replay\.toml: not valid TOML: nested too deep$"):
+        load(path)
