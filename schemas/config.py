@@ -4,7 +4,9 @@ Paths are relative to the config file. A proposer's `config` holds vLLM's `specu
 vLLM's `EngineArgs` names, `sampling` vLLM's `SamplingParams` names: no translation layer.
 """
 
+import math
 import tomllib
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,7 @@ def parse(data: dict[str, Any], path: Path) -> ReplayConfig:
                 raise unknown_key(f"{path}: [{section}]", key, model.model_fields)
     data = dict(data)
     engine = dict(data.get("engine", {}))
+    _refuse_beyond_json({k: v for k, v in engine.items() if k not in _NUMBERS}, f"{path}: [engine]")
     if "model" in engine:
         engine["model"] = _anchored(engine["model"], path, f"{path}: [engine]")
     for key in engine:
@@ -135,6 +138,8 @@ def _refuse_misplaced(path: Path, section: str, key: str) -> None:
             raise InputError(f"{path}: [{section}] {key}: belongs into [{other}]")
 
 
+_NUMBERS = ("concurrency", "speed")
+"""Keys of [engine] whose own rules say what numbers they may be."""
 _PROPOSER_KEYS = ("name", "config", "history", "hypothetical")
 
 
@@ -150,6 +155,7 @@ def _proposers(entries: Any, engine: dict, path: Path) -> list[dict]:
             if key not in _PROPOSER_KEYS:
                 raise unknown_key(where, key, _PROPOSER_KEYS)
         _check_name(entry.get("name"), where)
+        _refuse_beyond_json({key: value for key, value in entry.items() if key != "history"}, where)
         if "hypothetical" in entry:
             grid = expand(_combination(entry, live, path, where))
         else:
@@ -193,6 +199,17 @@ def _combination(entry: dict, live: bool, path: Path, where: str) -> dict:
     if isinstance(of, list):
         raw = raw | {"of": [_with_model(member, path, where) if isinstance(member, dict) else member for member in of]}
     return {"method": HYPOTHETICAL} | raw
+
+
+def _refuse_beyond_json(value: Any, where: str) -> None:
+    """Settings travel and are kept as JSON, which has no dates and no inf or nan; no setting of vLLM needs one."""
+    if isinstance(value, date | time):
+        raise InputError(f"{where} = {value} is a date or a time; write text in quotes")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where} = {value} must be a finite number")
+    nested = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
+    for key, inner in nested:
+        _refuse_beyond_json(inner, f"{where}: {key}")
 
 
 def _check_name(name: Any, where: str) -> None:

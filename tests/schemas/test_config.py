@@ -191,6 +191,25 @@ def test_a_setting_of_another_kind_is_said_in_one_line(text, says, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[engine]\nrevision = 2026-11-24", r"\[engine\]: revision = 2026-11-24 is a date or a time"),
+        ("[engine]\nhf_overrides = { a = [ 07:32:00 ] }", r"hf_overrides: a: 1 = 07:32:00 is a date or a time"),
+        ("[engine]\nsampling = { seed = 2026-11-24T07:32:00Z }", "sampling: seed = 2026-11-24 07"),
+        ("[engine]\nsampling = { temperature = inf }", "temperature = inf must be a finite number"),
+        ("[engine]\ngpu_memory_utilization = nan", "gpu_memory_utilization = nan must be a finite number"),
+        (f"[[proposer]]\nconfig = {{ {NGRAM}, revision = 2026-11-24 }}", "config: revision = 2026-11-24 is a date"),
+    ],
+)
+def test_what_json_has_not_is_refused_before_it_is_handed_on(text, says, tmp_path):
+    path = tmp_path / "replay.toml"
+    path.write_text(text.replace("[engine]", '[engine]\nkind = "vllm"') + "\n")
+    with pytest.raises(InputError, match=says) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
 def test_a_model_in_a_grid_is_found_beside_the_config(tmp_path):
     (tmp_path / "one").mkdir()
     path = tmp_path / "replay.toml"
