@@ -8,6 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import streamlit as st
 
+from pipeline.output import plain
+
 HELP = {
     "proposer": "Free name from the config; speed and rank are per proposer.",
     "workload": "Kind of request, as the trace names it.",
@@ -107,7 +109,7 @@ def _draw(rows: pa.Table, columns: dict[str, tuple[str, str, str]], key: str) ->
     style = frame.style.format({name: partial(_cell, like) for name, (like, _, _) in columns.items()})
     config = {
         name: (st.column_config.TextColumn if like in _NAMES else st.column_config.NumberColumn)(
-            label, help=help_, pinned=like in _NAMES, width=150 if like in _NAMES else None
+            label, help=help_, pinned=like in _NAMES, width=_width(frame[name]) if like in _NAMES else None
         )
         for name, (like, label, help_) in columns.items()
     }
@@ -118,5 +120,15 @@ _NAMES = ("proposer", "workload")
 _NULLABLE = {pa.int64(): pd.Int64Dtype()}  # counts stay whole numbers beside an undefined one
 
 
+_LONGEST = 44
+"""Characters of a name that a cell shows: the middle of a longer one is left out, for names differ at both ends."""
+
+
+def _width(names: pd.Series) -> int:
+    """Pixels in which the longest of the names is drawn whole, as far as `_LONGEST` goes."""
+    longest = max((len(str(name)) for name in names), default=0)
+    return max(150, 8 * min(longest, _LONGEST))
+
+
 def _cell(like: str, value: Any) -> str:
-    return str(value) if like in _NAMES else written(like, None if pd.isna(value) else value)
+    return plain(str(value), _LONGEST) if like in _NAMES else written(like, None if pd.isna(value) else value)

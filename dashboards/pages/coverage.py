@@ -52,7 +52,8 @@ for column, row in zip(st.columns(max(len(best), 2)), best, strict=False):
 
 for warning in proposer_warnings(summary.to_pylist()):
     st.caption(f":material/info: {columns.literal(warning)}")
-st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
+if any(r["coverage"] is not None and r["mean_acceptance_length"] is not None for r in points.to_pylist()):
+    st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
 undefined = sorted(
     {r["proposer"] for r in points.to_pylist() if r["mean_acceptance_length"] is None and r["rounds"] == 0}
 )

@@ -1,5 +1,7 @@
 """An imported run on the pages: what its source does not say is n/a, and no page claims anything about it."""
 
+import json
+
 import pytest
 from ingested import jsonl
 
@@ -47,6 +49,20 @@ def test_coverage_page(imported, open_app, run):
     assert {name: int(shown[name][0]) for name in expected} == expected
     unknown = {"published": {"rounds", "drafted", "coverage"}, "served": {"steps", "coverage", "tokens_per_step"}}[run]
     assert not unknown & set(shown.columns)  # a column without any value is left out
+    assert not app.get("vega_lite_chart")  # axes without a point say nothing
+
+
+def test_names_that_differ_at_their_end_do_not_look_alike(tmp_path, open_app):
+    """The width is checked against what the browser's table needs: 8 pixels a character at its font."""
+    house = Warehouse(tmp_path / "wh")
+    names = [f"vicuna-7b-v1.3-sps-68m-float16-temp-{end}" for end in ("0.0", "1.0")]
+    choice = {"new_tokens": [4], "accept_lengths": [1, 3]}
+    answers = [{"question_id": 1, "model_id": name, "choices": [choice]} for name in names]
+    import_counts([jsonl(tmp_path / "answers.jsonl", answers)], house, "published")
+    app = open_app(house.root)
+    assert not app.exception
+    for table in app.dataframe:
+        assert json.loads(table.proto.columns)["proposer"]["width"] >= 8 * len(names[0])
 
 
 def test_positions_page(imported, open_app):
