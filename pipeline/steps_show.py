@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.output import plain
 from pipeline.warehouse import RunRecord, Warehouse
 from replay.recorded.candidates import candidates
+from replay.recorded.walk import scheduled_ahead
 from replay.requests import Requests, Tokens
 from schemas.errors import InputError
 
@@ -177,7 +178,8 @@ def _find_again(
     config, engine, facts = entry["config"], record.plan["engine"], unit.facts.get("engine") or {}
     if (entry.get("history") or {}).get("scope") == "none":  # nobody to share with, so nothing was kept
         config = config | {"suffix_decoding_max_cached_requests": 0}
-    asynchronous = facts.get("async_scheduling", config["method"] == "ngram_gpu")
+    runner = facts.get("runner", engine["runner"])
+    asynchronous = facts.get("async_scheduling", scheduled_ahead(config, runner))
     varied = "num_speculative_tokens_per_batch_size" in config
     limit = facts.get("max_model_len", record.plan["max_model_len"])
     limit = None if limit == "none" else limit
@@ -191,7 +193,7 @@ def _find_again(
             request,
             [row["position"] for row in asked],
             config,
-            runner=facts.get("runner", engine["runner"]),
+            runner=runner,
             max_model_len=limit,
             dtype=facts.get("dtype") or engine.get("dtype") or "float32",
             target=engine.get("model"),

@@ -18,7 +18,16 @@ import numpy as np
 from replay.recorded.draft_forward import Draft, agreement_runs, greedy_candidates
 from replay.recorded.parallel_draft import candidates_of, mask_token, parallel_runs
 from replay.recorded.vocabulary import between
-from replay.recorded.walk import NO_LIMIT, PROPOSED, Limits, Progress, Sequence, walk
+from replay.recorded.walk import (
+    NO_LIMIT,
+    PROPOSED,
+    Limits,
+    Progress,
+    Sequence,
+    drafts_on_v2,
+    scheduled_ahead,
+    walk,
+)
 from replay.requests import Requests
 from replay.steps import StepLog
 from schemas.errors import EnvironmentProblem, InputError
@@ -58,6 +67,26 @@ def replay_draft_model(
     """
     look, limits = draft_look(requests, config, limits, progress, dtype, target)
     return walk(requests, config["num_speculative_tokens"], limits, look)
+
+
+def replay_v2(
+    requests: Requests,
+    config: dict,
+    limits: Limits,
+    progress: Progress | None,
+    dtype: str = "float32",
+    target: str | None = None,
+) -> StepLog:
+    """Replay as the V2 runner drafts (vllm/v1/worker/gpu/spec_decode/standalone_ar); arguments as above.
+
+    It asks the draft in every step, past the draft's own maximal length too: no zeros in place of candidates. Drafts
+    that it does not have run on V1 instead.
+    """
+    if not drafts_on_v2(config, "v2"):
+        return replay_draft_model(requests, config, limits, progress, dtype, target)
+    look, _ = draft_look(requests, config, limits, progress, dtype, target)
+    k = config["num_speculative_tokens"]
+    return walk(requests, k, Limits(limits.model), look, asynchronous=scheduled_ahead(config, "v2"))
 
 
 def draft_look(

@@ -35,12 +35,13 @@ METHODS = {
 }
 """vLLM's method: where its replay lives, imported when used, so that n-gram needs no torch and live runs no numba."""
 
-PADDED = {
+OWN_ON = {
     ("ngram", "v2"): "replay.recorded.ngram_padded:replay_v2",
     ("ngram_gpu", "v2"): "replay.recorded.ngram_padded:replay_v2",
     ("ngram_gpu", "v1"): "replay.recorded.ngram_padded:replay_v1",
+    ("draft_model", "v2"): "replay.recorded.draft_model:replay_v2",
 }
-"""(method, runner) with an n-gram rule of its own: filled up to k candidates."""
+"""(method, runner) with a rule of its own: lookups filled up to k candidates, drafts asked up to max_model_len."""
 
 NGRAM = ("ngram", "ngram_gpu")
 """The methods that share an index over one list of requests, see `replay_ngram_grid`."""
@@ -74,7 +75,7 @@ def replay_recorded(
         requests: with recorded outputs, in serving order (it matters for suffix). A recorded output of no tokens
             has no steps.
         config: vLLM's `speculative_config`; `{}` or method "none" proposes nothing.
-        runner: "v1" or "v2": whose n-gram rule holds (`PADDED`); the others are the same.
+        runner: "v1" or "v2": whose rule holds (`OWN_ON`); the others are the same.
         max_model_len: limit of prompt + output, in tokens; None = the target has none.
         progress: called with how many more requests are done.
         dtype: what a draft model computes in, "float32" or "bfloat16"; vLLM takes the target's.
@@ -91,7 +92,7 @@ def replay_recorded(
     check(config, runner, target)
     _check_requests(requests, max_model_len)
     limit = NO_LIMIT if max_model_len is None else max_model_len
-    module, function = (PADDED.get((method, runner)) or METHODS[method]).split(":")
+    module, function = (OWN_ON.get((method, runner)) or METHODS[method]).split(":")
     more = {"dtype": dtype, "target": target} if method in ("draft_model", HYPOTHETICAL) else {}
     if cache is not None:
         if method != "suffix":
@@ -184,7 +185,7 @@ def check(config: Mapping, runner: str = "v1", target: str | None = None) -> Non
     method = config["method"]
     if runner not in ("v1", "v2"):
         raise InputError(f"runner = {runner!r}: there are v1 and v2")
-    if method not in METHODS and (method, runner) not in PADDED:
+    if method not in METHODS and (method, runner) not in OWN_ON:
         raise InputError(f"recorded replay has no method {method!r}; it has {', '.join([*METHODS, 'ngram_gpu'])}")
     if method == HYPOTHETICAL:
         if runner != "v1" and "ngram" in methods(config):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from replay.recorded.walk import drafts_on_v2, scheduled_ahead
 from replay.requests import Requests
 from schemas.speculative import HYPOTHETICAL, methods
 
@@ -46,7 +47,7 @@ def label(
 ) -> tuple[str, str]:
     """`("exact", reason)` or `("proxy", reasons joined by "; ")`; for a combination no engine offers "hypothetical".
 
-    For an n-gram lookup the reason ends with the rule it followed.
+    For an n-gram lookup, and for anything under the V2 runner, the reason ends with the rule it followed.
 
     Args:
         requests: with recorded outputs.
@@ -58,8 +59,18 @@ def label(
         runner: "v1" or "v2", whose rules the replay followed.
     """
     kind, reason = _label(requests, config, target, sampling, max_model_len, concurrency, runner)
-    rule = _LOOKUPS.get((config["method"], runner))
+    rule = _rule(config, runner)
     return kind, f"{reason}; {config['method']} on {runner}: {rule}" if rule else reason
+
+
+def _rule(config: Mapping, runner: str) -> str | None:
+    if runner == "v2" and config["method"] in ("draft_model", "suffix"):
+        if not drafts_on_v2(config, runner):
+            return "the V2 runner does not have it, and vLLM runs it on V1"
+        return "asked in every step up to max_model_len" + (
+            ", scheduled asynchronously" if scheduled_ahead(config, runner) else ""
+        )
+    return _LOOKUPS.get((config["method"], runner))
 
 
 def _label(requests, config, target, sampling, max_model_len, concurrency, runner) -> tuple[str, str]:
@@ -70,6 +81,7 @@ def _label(requests, config, target, sampling, max_model_len, concurrency, runne
         _sampling_that_stops_speculation(requests),
         _end_unknown(requests),
         _interleaved(requests, config, max_model_len, concurrency, runner),
+        _drafted_near_a_limit(requests, config, max_model_len, runner),
         _near_own_limit(requests, config, max_model_len, target),
     )
     reasons = [reason for reason in checks if reason]
@@ -138,24 +150,66 @@ def _end_unknown(requests: Requests) -> str:
 
 
 def _interleaved(requests: Requests, config: Mapping, max_model_len: int | None, concurrency: int, runner: str) -> str:
-    if concurrency == 1 or (runner == "v2" and (config["method"], runner) in _LOOKUPS):  # V2 has no such placeholders
+    # V2 has no such placeholders
+    if concurrency == 1 or (runner == "v2" and (config["method"], runner) in _LOOKUPS) or drafts_on_v2(config, runner):
         return ""
     if "suffix" in methods(config):
         return "suffix with several sequences at once: the shared tree depends on how they interleave"
     longest = int((requests.prompts.lengths + requests.outputs.lengths).max(initial=0))
-    if max_model_len is not None and longest + 2 * config.get("num_speculative_tokens", 0) > max_model_len:
-        return "near max_model_len one sequence fills the whole batch with placeholders"
+    limits = [limit for limit in (max_model_len, _draft_limit(config)) if limit is not None]
+    if limits and longest + 2 * config.get("num_speculative_tokens", 0) > min(limits):
+        return f"near {_named(min(limits), max_model_len)} one sequence fills the whole batch with placeholders"
     return ""
+
+
+def _drafted_near_a_limit(requests: Requests, config: Mapping, max_model_len: int | None, runner: str) -> str:
+    """A draft model where recorded replay cannot tell what the engine verifies."""
+    if config["method"] != "draft_model":
+        return ""
+    total, k = requests.prompts.lengths + requests.outputs.lengths, config["num_speculative_tokens"]
+    own = _draft_limit(config)
+    if drafts_on_v2(config, runner):
+        own = _positions(config.get("model"))
+        if own is None or not (n := int(np.sum(total + k > own))):
+            return ""
+        return f"the V2 runner lets the draft read past its own {own} positions, in {n} requests"
+    limits = [limit for limit in (max_model_len, own) if limit is not None]
+    if config.get("disable_padded_drafter_batch") or not limits:
+        return ""
+    n = int(np.sum(total + 3 * k + 1 > min(limits)))
+    if not n:
+        return ""
+    return (
+        f"near {_named(min(limits), max_model_len)}, where {n} requests come, an engine that schedules asynchronously "
+        "(the default for draft models on a GPU) verifies fewer candidates"
+    )
+
+
+def _named(limit: int, max_model_len: int | None) -> str:
+    return "max_model_len" if limit == max_model_len else f"the draft's own limit of {limit} tokens"
+
+
+def _draft_limit(config: Mapping) -> int | None:
+    """How long a sequence a draft model may read on V1, in tokens; None = no draft model, or not known here."""
+    if config["method"] != "draft_model":
+        return None
+    return config.get("max_model_len") or _positions(config.get("model"))
+
+
+def _positions(folder: str | None) -> int | None:
+    """A model's own limit in tokens, as its config.json says; None = it does not, or no such folder."""
+    file = Path(folder or "", "config.json")
+    if folder is None or not file.is_file():
+        return None
+    own = _json(file.read_text("utf-8")).get("max_position_embeddings")
+    return own if isinstance(own, int) else None
 
 
 def _near_own_limit(requests: Requests, config: Mapping, max_model_len: int | None, target: str | None) -> str:
     """A replay without a limit knows nothing of the placeholders that the engine verifies near the model's own."""
-    file = Path(target or "", "config.json")
-    if max_model_len is not None or target is None or not file.is_file():
-        return ""
-    own = _json(file.read_text("utf-8")).get("max_position_embeddings")
-    total = requests.prompts.lengths + requests.outputs.lengths
-    if not isinstance(own, int) or not (n := int(np.sum(total + 2 * config.get("num_speculative_tokens", 0) > own))):
+    own = _positions(target) if max_model_len is None else None
+    total, k = requests.prompts.lengths + requests.outputs.lengths, config.get("num_speculative_tokens", 0)
+    if own is None or not (n := int(np.sum(total + 2 * k > own))):
         return ""
     return f"{n} requests come near the target's own limit of {own} tokens, which [trace] max_model_len does not name"
 

@@ -73,7 +73,7 @@ def _replay(requests: Requests, configs: Sequence[dict], runner: str, limits: Li
         if (config["method"], runner) == ("ngram", "v1"):
             used = _walk(*arrays, *settings, limits.drafter, *columns)
         else:
-            asynchronous = config["method"] == "ngram_gpu"
+            asynchronous = walk.scheduled_ahead(config, runner)
             used = _walk_padded(*arrays, *settings, runner == "v2", asynchronous, *columns)
         yield StepLog.of(len(requests), *(column[:used] for column in columns))
 

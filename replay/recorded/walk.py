@@ -1,13 +1,13 @@
 """One sequence at a time along its recorded ids: the accounting that every recorded proposer shares.
 
-Mirrors vLLM 0.32.0's V1 runner and scheduler with a single sequence, no prefix caching and no preemption. Knows how a
+Mirrors vLLM 0.32.0's runners and scheduler with a single sequence, no prefix caching and no preemption. Knows how a
 step is counted and which limits cut it; knows nothing of how candidates are found.
 
 A step starts at a *history*: prompt and outputs so far, its last token not yet read by the target. The record is
 prompt + output + tail; what verification would say past it is unknown, so `accepted` is cut there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,28 @@ class Limits:
 
     model: int = NO_LIMIT
     drafter: int = NO_LIMIT
+
+
+def drafts_on_v2(config: Mapping, runner: str) -> bool:
+    """Whether a draft model runs on the V2 runner; a parallel draft, or one with another vocabulary, stays on V1
+    (`_get_v2_model_runner_unsupported_features` in vllm/config/vllm.py).
+
+    Args:
+        config: effective `speculative_config`.
+        runner: "v1" or "v2": the one asked for.
+    """
+    of_its_own = config.get("parallel_drafting") or config.get("use_heterogeneous_vocab")
+    return config["method"] == "draft_model" and runner == "v2" and not of_its_own
+
+
+def scheduled_ahead(config: Mapping, runner: str) -> bool:
+    """Whether recorded replay follows asynchronous scheduling: a step is scheduled before the one before has settled.
+
+    As vLLM chooses on a GPU; on V1 a draft model is followed as on its CPU build, which does not. Arguments as above.
+    """
+    if config.get("disable_padded_drafter_batch"):
+        return False
+    return config["method"] == "ngram_gpu" or drafts_on_v2(config, runner)
 
 
 def fits(sequence: int, k: int, drafter_limit: int) -> bool:
@@ -98,6 +120,7 @@ def walk(
     look: Callable[[Sequence, int], tuple[int, int, int]],
     ingest: Callable[[Sequence, int, int], None] | None = None,
     progress: Progress | None = None,
+    asynchronous: bool = False,
 ) -> StepLog:
     """Walk every request with a proposer written in Python.
 
@@ -110,13 +133,15 @@ def walk(
             where the tail does not reach). Called where vLLM calls the proposer: after the prefill and after every
             step, the last one included, except where the drafter is not asked.
         progress: told of each request done.
+        asynchronous: a step is scheduled before the rejections of the one before are known, so that max_model_len
+            counts all of that one's candidates as accepted.
     """
     rows: list[tuple[int, ...]] = []
     for i in range(len(requests)):
         sequence = Sequence(requests, i)
         history, step = sequence.start, 0
         computed, emitted = history, min(1, sequence.end - history)  # the prefill puts out one token and no step
-        new = history + emitted
+        new = foreseen = history + emitted
         while emitted:
             asked = fits(computed, k, limits.drafter)
             if asked and ingest is not None and new < limits.model:
@@ -125,11 +150,14 @@ def walk(
             if history == sequence.end:
                 break
             proposed, matched, reason = look(sequence, history) if asked else (0, 0, SKIPPED)
+            # A step that does not fit before the last one has settled waits for it.
+            ahead = foreseen - history if asynchronous and foreseen < limits.model else 0
             drafted, filler, accepted, overrun, reason = settle(
-                sequence.ids, history, sequence.end, k, limits.model, asked, proposed, matched, reason
+                sequence.ids, history, sequence.end, k, limits.model - ahead, asked, proposed, matched, reason
             )
             step += 1
             rows.append((i, step, drafted, accepted, overrun, reason, filler))
+            foreseen = history + drafted + 1
             computed, new, emitted = history + drafted, history + accepted + 1, accepted + 1 - overrun
         if progress is not None:
             progress(1)

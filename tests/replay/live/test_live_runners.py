@@ -111,7 +111,32 @@ def test_synchronous_on_a_gpu(runner):
     assert_it_adds_up(live, runner, False)
 
 
-def assert_lookup_equals_recorded(config, **args):
+@pytest.mark.live
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_v2_draft_model_equals_recorded(tmp_path, monkeypatch, asynchronous):
+    """Near max_model_len too: the draft is asked all the same, and what it says is cut."""
+    interpret_v2(monkeypatch, tmp_path)
+    keep_async(monkeypatch, tmp_path)
+    assert_draft_equals_recorded(asynchronous)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_v2_draft_model_equals_recorded_on_a_gpu(asynchronous):
+    assert_draft_equals_recorded(asynchronous, dtype="float32")
+
+
+def assert_draft_equals_recorded(asynchronous, **args):
+    config = material.DRAFT_MODEL | {"disable_padded_drafter_batch": not asynchronous}
+    live, recorded = live_and_recorded(config, asynchronous, **args)
+    assert material.differences(live.log, recorded) == []
+    assert set(live.log.drafted.tolist()) >= {1, 2, 3} and not live.log.filler.any()
+    assert set(reasons(live.log)[live.log.drafted == 0]) <= {"length_limit"}
+    counts = live.log.counts()
+    assert 0 < counts["accepted"].sum() < counts["drafted"].sum()
+
+
+def live_and_recorded(config, asynchronous, **args):
     """Some prompts leave little room; a capture's tail says what verification meets past the end."""
     short = material.prompts(9, 90)
     near = [(a + b)[-86:] for a, b in zip(short[::3], short[1::3], strict=True)]
@@ -119,10 +144,14 @@ def assert_lookup_equals_recorded(config, **args):
     none = material.proposer({"method": "none"})
     capture = run_live(asked, material.engine(4, runner="v1", **args), none, max_model_len=120, tail_tokens=TAIL)
     live = run_live(asked, material.engine(4, runner="v2", **args), material.proposer(config), max_model_len=120)
-    assert live.engine["runner"] == "v2" and live.engine["async_scheduling"] == (config["method"] == "ngram_gpu")
+    assert live.engine["runner"] == "v2" and live.engine["async_scheduling"] == asynchronous
     assert live.reconciliation["ok"], live.reconciliation["mismatches"]
     assert live.outputs.flat.tolist() == capture.outputs.flat.tolist()
-    recorded = replay_recorded(material.captured(asked, capture), config, runner="v2", max_model_len=120)
+    return live, replay_recorded(material.captured(asked, capture), config, runner="v2", max_model_len=120)
+
+
+def assert_lookup_equals_recorded(config, **args):
+    live, recorded = live_and_recorded(config, config["method"] == "ngram_gpu", **args)
     assert material.differences(live.log, recorded) == []
     counts = {name: int(values.sum()) for name, values in live.log.counts().items()}
     assert 0 < counts["rounds"] < counts["engine_rounds"] and 0 < counts["accepted"] < counts["engine_accepted"]

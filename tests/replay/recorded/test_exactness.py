@@ -69,6 +69,36 @@ def test_near_the_limit_that_the_replay_was_not_told(tmp_path):
         assert label(WHOLE, NGRAM, target=str(folder), max_model_len=own)[0] == "exact"
 
 
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_a_draft_model_near_a_limit(tmp_path, runner):
+    """Longest request: 5 tokens; k = 2. V1 is asynchronous on a GPU, V2 is followed as it is."""
+    draft = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 2}
+    given = {"target": None, "runner": runner}
+    for limit, kind in ((12, "exact"), (11, "proxy" if runner == "v1" else "exact")):
+        found, reason = label(WHOLE, draft, max_model_len=limit, **given)
+        assert (found, "1 requests come, an engine that schedules asynchronously" in reason) == (kind, kind == "proxy")
+        assert label(WHOLE, draft | {"disable_padded_drafter_batch": True}, max_model_len=limit, **given)[0] == "exact"
+    at_once = label(WHOLE, draft | {"disable_padded_drafter_batch": True}, max_model_len=8, concurrency=2, **given)
+    assert at_once[0] == ("proxy" if runner == "v1" else "exact")
+    parallel = draft | {"parallel_drafting": True}
+    assert label(WHOLE, parallel, max_model_len=11, **given)[0] == "proxy"
+    says = {"v1": "another engine", "v2": "draft_model on v2: asked in every step up to max_model_len, scheduled async"}
+    assert says[runner] in label(WHOLE, draft, **given)[1]
+    assert ("vLLM runs it on V1" in label(WHOLE, parallel, **given)[1]) == (runner == "v2")
+    assert ("vLLM runs it on V1" in label(WHOLE, SUFFIX, **given)[1]) == (runner == "v2")
+
+
+def test_a_draft_model_near_its_own_limit(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 7}))
+    draft = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 2}
+    assert label(WHOLE, draft, target=None, runner="v2")[0] == "exact"  # 5 + 2 tokens are within it
+    kind, reason = label(WHOLE, draft | {"num_speculative_tokens": 3}, target=None, max_model_len=100, runner="v2")
+    assert kind == "proxy" and "past its own 7 positions, in 1 requests" in reason
+    kind, reason = label(WHOLE, draft, target=None, max_model_len=100)
+    assert kind == "proxy" and "near the draft's own limit of 7 tokens" in reason
+    assert label(WHOLE, draft | {"max_model_len": 12}, target=None, max_model_len=100)[0] == "exact"
+
+
 def test_suffix_at_concurrency():
     assert "interleave" in label(WHOLE, SUFFIX, target=None, concurrency=2)[1]
 

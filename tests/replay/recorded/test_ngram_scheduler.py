@@ -1,7 +1,8 @@
-"""The V2 rule's walk against vLLM's own schedulers: Scheduler for "ngram", AsyncScheduler for "ngram_gpu".
+"""The V2 runner's rules against vLLM's own schedulers: AsyncScheduler for "ngram_gpu" and draft models, else Scheduler.
 
 The schedulers are vLLM's; the worker between them is ours: it verifies against the record and proposes by the
-transcribed kernels. The loop is EngineCore's, with its queue of two batches where scheduling is asynchronous.
+transcribed kernels, or by a draft model asked token by token. The loop is EngineCore's, with its queue of two batches
+where scheduling is asynchronous.
 """
 
 from collections import deque
@@ -98,3 +99,33 @@ def test_walk_to_the_limit(scheduler_of, record, windows, room, method):
     depth = 2 if method == "ngram_gpu" else 1
     scheduler = scheduler_of(k, limit, depth == 2)
     assert logged(log) == serve(scheduler, *record, k, lambda tokens: kernels(tokens, *windows), depth)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_a_draft_model_to_the_limit(scheduler_of, tmp_path, k, asynchronous):
+    """It is asked up to the limit: no zeros in place of candidates, but they are cut."""
+    pytest.importorskip("transformers")
+    from test_draft_model import greedy, half_right
+
+    from tests.replay.tiny_models import random_draft
+
+    folder = random_draft(tmp_path, positions=96)
+    lengths = [(30, 15, 6), (20, 25, 0), (10, 34, 6), (40, 2, 6), (44, 1, 0)]
+    given = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": k}
+    drafting = greedy(folder, k)
+    cut = set()
+    for limit in (45, 46, 48, 51, 60, 90):
+        full = [(limit - n, n, 0) for n in (8, 13, 17, 22)]
+        made = list(half_right(folder, 40, lengths + full, seed=limit))
+        requests = Requests.from_lists(*zip(*made, strict=True))
+        log = replay_recorded(
+            requests, given | {"disable_padded_drafter_batch": not asynchronous}, runner="v2", max_model_len=limit
+        )
+        for i, record in enumerate(made):
+            scheduler = scheduler_of(k, limit, asynchronous)
+            rule = lambda tokens: (drafting(tokens, None), k)  # noqa: E731
+            assert logged(log, i) == serve(scheduler, *record, k, rule, 2 if asynchronous else 1)
+        assert not log.filler.any()
+        cut |= set((k - log.drafted).tolist())
+    assert cut >= {0, 1, k}
