@@ -30,6 +30,8 @@ HELP = {
     "without prefill. Live runs only, all requests.",
     "us_per_emitted_token": "(draft + verify time) / tokens put out, over iterations without prefill. "
     "Live runs only, all requests.",
+    "prefix_cache_hit_tokens": "Prompt tokens whose KV was reused: prefill saved, no part of a token's cost. "
+    "Live runs only, all requests.",
     "equal_outputs": "Share of requests whose output ids equal those of none.",
     "position": "Position within a draft, from 1.",
     "drafted_at": "Rounds that proposed at least this many candidates.",
@@ -44,6 +46,7 @@ _PERCENT = {"coverage", "acceptance_rate", "equal_outputs", "unconditional", "co
 _TITLES = {
     "speedup_over_none": "speed against none",
     "us_per_emitted_token": "µs per token",
+    "prefix_cache_hit_tokens": "prompt tokens reused",
     "equal_outputs": "same output",
 }
 RATIOS = "tokens_per_step coverage acceptance_rate mean_acceptance_length".split()

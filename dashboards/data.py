@@ -74,7 +74,7 @@ def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: st
     whole = workload is ALL and tenant is ALL
     return select(
         "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency, "
-        "engines_at_once, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
+        "cost.prefix_cache_hit_tokens, engines_at_once, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
         "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
         "ON cost.run = summary.run AND cost.proposer = summary.proposer "
         "AND cost.concurrency = summary.concurrency AND ? "

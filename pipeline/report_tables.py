@@ -113,6 +113,8 @@ _COST: list[Column] = [
     ("verify_share", "share verifying", as_percent),
     ("speedup_over_none", "speed against none", as_speed),
 ]
+_REUSED: Column = ("prefix_cache_hit_tokens", "prompt tokens reused", _count)
+"""Shown where there are any: prefill saved, no part of a token's cost."""
 _LATENCY: list[Column] = [
     ("proposer", "proposer", str),
     *(
@@ -170,9 +172,10 @@ def sections(proposers: list[dict[str, Any]], workloads: list[dict[str, Any]], p
     ]
     if timed := [row for row in proposers if row["step_s"] is not None]:
         low, high = min(concurrencies(timed)), max(concurrencies(timed))
+        reused = [_REUSED] if any(row["prefix_cache_hit_tokens"] for row in timed) else []
         arriving = ", requests as they arrived" if pace == "arrival" else ""
         out += [
-            ("Cost of a token, over iterations without prefill", timed, _with(_COST, at)),
+            ("Cost of a token, over iterations without prefill", timed, [*_with(_COST, at), *reused]),
             (f"Latency: concurrency {low}{arriving}, in ms since a request was due", _only(timed, low), _LATENCY),
             (f"Capacity: concurrency {high}{arriving}", _only(timed, high), _CAPACITY),
         ]

@@ -67,7 +67,8 @@ if unknown:
 
 st.subheader("Per proposer")
 st.caption("Pooled: ratios of sums over all requests chosen. Hover a column's name for its formula.")
-extra = ["speedup_over_none", "us_per_emitted_token", "equal_outputs"]
+reused = ["prefix_cache_hit_tokens"] if any(summary["prefix_cache_hit_tokens"].to_pylist()) else []
+extra = ["speedup_over_none", "us_per_emitted_token", *reused, "equal_outputs"]
 columns.table(summary, ["proposer", *columns.RATIOS, *extra, *columns.COUNTS], key="proposer_table")
 few = [row["proposer"] for row in summary.to_pylist() if few_sessions(row)]
 with st.expander("95 % intervals, over sessions"):

@@ -31,8 +31,8 @@ def plan(config: ConfigArgument, warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
 def preflight(
     config: ConfigArgument,
     device_memory: Annotated[
-        str, typer.Option("--device-memory", help="Plan for a device that is not here, for example 80GiB.")
-    ] = "",
+        str | None, typer.Option("--device-memory", help="Plan for a device that is not here, for example 80GiB.")
+    ] = None,
     warehouse: WarehouseOption = DEFAULT_WAREHOUSE,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +49,7 @@ def preflight(
     from replay.preflight.ledger import parse_size
     from schemas.config import load
 
-    memory = parse_size(device_memory) if device_memory else None
+    memory = None if device_memory is None else parse_size(device_memory)
     house = Warehouse(warehouse)
     planned = make_plan(load(config), house)
     findings = of_plan(planned, house, device_memory=memory)
@@ -97,6 +97,7 @@ def nightly(
     Example: specreplay nightly examples/configs/recorded.toml --date 2026-11-24
     """
     from pipeline.nightly import nightly as run_nightly
+    from pipeline.preflight import say
     from pipeline.progress import bars
     from pipeline.warehouse import Warehouse
     from schemas.config import load
@@ -108,6 +109,6 @@ def nightly(
         raise InputError(f"--date {day!r} is no day; write it as 2026-11-24") from None
     house = Warehouse(warehouse)
     with bars() as progress:
-        outcome = run_nightly(load(config), house, when, progress=progress)
+        outcome = run_nightly(load(config), house, when, progress=progress, warn=say)
     show(house, outcome.run, "json" if as_json else "table")
     outcome.raise_for_status()

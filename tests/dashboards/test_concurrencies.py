@@ -27,8 +27,9 @@ def test_the_numbers_are_those_of_the_concurrency_chosen(several, open_app):
         assert [m.value for m in app.metric] == [f"{row['tokens_per_step']:.2f}" for row in wanted]
         shown = app.dataframe[0].value
         assert shown["steps"].tolist() == [row["steps"] for row in wanted]
-        cost = {r["proposer"]: r["speedup_over_none"] for r in select(several, f"SELECT * FROM cost_summary {where}")}
-        assert dict(zip(shown["proposer"], shown["speedup_over_none"], strict=True)) == cost
+        costs = select(several, f"SELECT * FROM cost_summary {where}")
+        for column in ("speedup_over_none", "prefix_cache_hit_tokens"):
+            assert dict(zip(shown["proposer"], shown[column], strict=True)) == {r["proposer"]: r[column] for r in costs}
         app.switch_page("pages/positions.py").run()
         assert not app.exception
         points = select(several, f"SELECT * FROM proposer_positions {where}")

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 from concurrent_runs import AT, HIGH, LOW, commit
-from logged_runs import Request, Run, Step
+from logged_runs import Request, Run, Step, prefix_hit
 
 from pipeline.compare import compare, lines, notes
 from pipeline.report import render, report
@@ -69,6 +69,18 @@ def test_the_report_tells_latency_from_capacity(con):
     assert {row["concurrency"] for row in rows} == {"1", "8"}
     for warning in found.warnings:
         assert " at concurrency " in warning.split(":")[0]
+
+
+def test_reused_prompt_tokens_stand_with_the_costs_where_there_are_any(con):
+    found = report(con, "at-1")
+    cost = render(found, "table", 160).split("Cost of a token")[1].split("Latency")[0]
+    for proposer, requests in LOW.requests.items():
+        hits = sum(prefix_hit(i) for i in range(len(requests)))
+        row = next(line for line in cost.splitlines() if line.startswith(f"{proposer} "))
+        assert hits > 0 and row.split()[-1] == f"{hits:,}"
+    for row in found.proposers:
+        row["prefix_cache_hit_tokens"] = 0
+    assert "reused" in cost and "reused" not in render(found, "table", 160)
 
 
 def test_a_run_of_one_concurrency_names_it_once(con):

@@ -1,4 +1,5 @@
 from datetime import date
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -50,3 +51,17 @@ def test_a_second_one_is_refused_while_the_first_runs(warehouse):
     run = nightly(config({}), warehouse, date(2026, 11, 24)).run
     with warehouse.lock(run), pytest.raises(LockedError, match="is in use by"):
         nightly(config({}), warehouse, date(2026, 11, 24))
+
+
+@pytest.mark.live
+def test_warnings_of_the_preflight_are_told(warehouse):
+    """Before the engine starts: the first one ends it here. A limit of 41 tokens cuts some of the outputs."""
+    model = Path(__file__).parents[2] / "examples" / "models" / "target"
+
+    def warn(finding):
+        raise KeyboardInterrupt(finding.check)
+
+    engine = {"kind": "vllm", "model": str(model), "dtype": "float32", "sampling": {"max_tokens": 24}}
+    limited = config({}, engine=engine, trace={"max_model_len": 41})
+    with pytest.raises(KeyboardInterrupt, match="context"):
+        nightly(limited, warehouse, date(2026, 11, 24), warn=warn)
