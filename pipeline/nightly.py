@@ -18,8 +18,8 @@ def nightly(
 ) -> RunOutcome:
     """Replay the requests that arrived on `day` (UTC); the config's own dates are set aside.
 
-    A day without requests is an error, not a quiet success: most often the day's log was not ingested. `progress` and `warn` as for
-    `run.replay`.
+    A day without requests is an error, not a quiet success: most often the day's log was not ingested. `progress` and
+    `warn` are those of `run.replay`.
 
     Raises:
         InputError: no request arrived that day (names the days there are), or as `run.replay`.
