@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from replay.live.leftovers import PREFIX, held, sweep
 from replay.live.lookup import fills_up, found
 from replay.live.process import START_LIMIT_S, cores, run_child
 from replay.live.reconcile import reconcile, reconcile_ids
@@ -154,7 +155,8 @@ def _spec(engine: EngineSection, proposer: Proposer, max_model_len: int | None, 
 
 @contextmanager
 def _workdir(requests: Requests, specs: list[dict], scheduled_us: np.ndarray | None = None) -> Generator[Path]:
-    with tempfile.TemporaryDirectory(prefix="specreplay-") as scratch:
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch, held(Path(scratch)):
         workdir = Path(scratch)
         try:
             (workdir / "specs.json").write_text(json.dumps(specs))

@@ -10,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from replay.live import launch
 from replay.live.process import check_devices, cores
+from replay.requests import Requests
 from schemas.errors import InputError
 
 HERE = Path(__file__).parent
@@ -85,6 +87,45 @@ def test_engines_end_with_the_replay(script, count, end, tmp_path):
         parent.wait()
     while not all(map(_gone, started)):  # the test's own time limit is the limit
         time.sleep(0.02)
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from replay.live import launch
+from replay.requests import Requests
+with launch._workdir(Requests.from_lists([[1, 2]], [[3]]), [{}]) as workdir:
+    print(workdir, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_prompts_of_a_killed_replay_are_removed_by_the_next(tmp_path, monkeypatch):
+    """A replay that lives keeps its folder, however old; a killed one's goes, a younger one's a little later."""
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[2]), "TMPDIR": str(tmp_path)}
+    start = [sys.executable, "-c", HOLDS]
+    holders = [subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    try:
+        old, young, living = folders = [Path(holder.stdout.readline().strip()) for holder in holders]
+        for folder in (old, living):
+            os.utime(folder, (0, 0))
+        for holder in holders[:2]:
+            holder.kill()
+            holder.wait()
+        assert all((folder / "requests.arrow").exists() for folder in folders)
+        strange = {tmp_path / name for name in ("specreplay-engine-warehouse", "specreplay-engine-my_house")}
+        for folder in strange:
+            folder.mkdir()
+            os.utime(folder, (0, 0))
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        with launch._workdir(Requests.from_lists([[1]], [[2]]), [{}]) as mine:
+            assert {p for p in tmp_path.iterdir() if p.is_dir()} == {young, living, mine, *strange}
+        assert (living / "requests.arrow").exists() and not mine.exists()
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
 
 
 def test_devices_that_are_not_there_are_named():
