@@ -2,7 +2,7 @@
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export SPECREPLAY_WAREHOUSE ?= $(CURDIR)/warehouse
 
-.PHONY: setup replay test test-all dashboard nightly bench lint chromium trace
+.PHONY: setup triton replay test test-all dashboard nightly bench lint chromium trace
 
 setup:
 	@requirements/install.sh
@@ -17,8 +17,11 @@ replay: trace ## the demo trace through a real vLLM engine with every proposer, 
 test: setup chromium lint
 	python -m pytest -n 2 --dist loadfile -m "not gpu and not slow"
 
-test-all: setup chromium lint
-	python -m pytest
+test-all: setup chromium lint triton
+	SPECREPLAY_TEST_TRITON=$(CURDIR)/.venv/triton python -m pytest -n 2 --dist loadfile
+
+triton: setup # vLLM's V2 runner without a GPU: Triton's interpreter runs its kernels
+	@[ -d .venv/triton ] || pip install -q --no-deps --target .venv/triton triton==3.7.1 || echo "no Triton here: V2 is not tested"
 
 lint: setup
 	ruff check .
