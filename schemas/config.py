@@ -76,11 +76,12 @@ def load(path: Path) -> ReplayConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as UTF-8 text ({error.__class__.__name__})") from None
     try:
-        return parse(tomllib.loads(text), path)
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{path}: not valid TOML: nested too deep") from None
+    return parse(data, path)
 
 
 def parse(data: dict[str, Any], path: Path) -> ReplayConfig:

@@ -99,7 +99,7 @@ def _config(model: Any) -> dict:
     """config.json of a model folder; {} where there is none that can be read: the engine says what is wrong with it."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 

@@ -21,6 +21,9 @@ DTYPE_BYTES = {
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types that vLLM turns into the engine's dtype when it loads an unquantised model."""
 
+_MOST = 2**53
+"""No number of anything in a model comes near it."""
+
 _HEADER_LIMIT = 100_000_000
 """Bytes; the format's own limit on a header."""
 
@@ -43,11 +46,15 @@ class Model:
         inner = self.config.get("text_config")
         return self.config | inner if isinstance(inner, dict) else self.config
 
+    def count(self, key: str) -> int | None:
+        """A number of layers, heads, positions, … by the config; None where it says no whole number from 1."""
+        value = self.text.get(key)
+        return value if type(value) is int and 1 <= value < _MOST else None
+
     @property
     def vocab_size(self) -> int | None:
         """Rows of the model's output, padding included."""
-        size = self.text.get("vocab_size")
-        return size if isinstance(size, int) else None
+        return self.count("vocab_size")
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
@@ -55,7 +62,7 @@ class Model:
         found: set[int] = set()
         for source in (self.text, self._json("generation_config.json")):
             value = source.get("eos_token_id")
-            found |= {i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)}
+            found |= {i for i in (value if isinstance(value, list) else [value]) if type(i) is int}
         return frozenset(found)
 
     @cached_property
@@ -93,7 +100,7 @@ class Model:
             return {}
         try:
             found = json.loads((self.folder / name).read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -115,11 +122,21 @@ def model(name: str) -> Model:
 
 
 def header(file: Path) -> dict[str, dict[str, Any]]:
-    """{tensor name: {dtype, shape, data_offsets}} of a safetensors file; {} if it is none."""
+    """{tensor name: {dtype, shape, …}} of a safetensors file; {} if it is none, or damaged."""
     try:
         with file.open("rb") as source:
             (size,) = struct.unpack("<Q", source.read(8))
             found = json.loads(source.read(size)) if size <= _HEADER_LIMIT else {}
-    except (OSError, ValueError, struct.error):
+    except (OSError, ValueError, RecursionError, struct.error):
         return {}
-    return {name: entry for name, entry in found.items() if name != "__metadata__"}
+    entries = (
+        {name: entry for name, entry in found.items() if name != "__metadata__"} if isinstance(found, dict) else {}
+    )
+    return entries if all(map(_is_tensor, entries.values())) else {}
+
+
+def _is_tensor(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape = entry.get("shape")
+    return isinstance(shape, list) and all(type(n) is int and 0 <= n < _MOST for n in shape)

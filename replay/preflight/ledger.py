@@ -39,7 +39,7 @@ def parse_size(text: str) -> int:
     Raises:
         InputError: not a size above 0.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)?\s*", text)
+    found = re.fullmatch(r"\s*([0-9]{1,30}(?:\.[0-9]+)?)\s*([KMGT]?i?B)?\s*", text)
     unit = (found[2] or "B") if found else ""
     if not found or unit not in _UNITS or float(found[1]) * _UNITS[unit] < 1:
         raise InputError(f"--device-memory {text!r} is no size; write it as 80GiB or 24GB")
@@ -61,12 +61,12 @@ def memory(
     if "unknown" in figures:
         said = f"what it takes cannot be told before the start: {figures['unknown']}"
         return [Finding("memory", name, "warning", said, "see the engine's own words when it starts")]
+    figures = figures | {"lengths": lengths.typical()}
     if figures.get("refused"):
         remedy = "lower max_model_len, or give the cache more memory"
         if "layers" in figures["refused"]:
             remedy = "take a draft whose layers all see the whole text"
         return [Finding("memory", name, "refusal", figures["refused"], remedy, figures)]
-    figures = figures | {"lengths": lengths.typical()}
     said = _target(figures) if name is None else _draft(figures, base)
     fits, usual = figures.get("fits"), lengths.typical()
     ours = figures["budget_from"] == "specreplay"  # then the longest that may be in flight fit, by construction
@@ -134,10 +134,9 @@ def estimate(
         candidates: k, slots that a request needs past its end.
         device_memory: bytes; None = unknown.
     """
-    unknown = [m.name for m in (target, draft) if m is not None and per_token(m, dtype) is None]
-    unknown += [m.name for m in (target, draft) if m is not None and not m.weights]
+    unknown = [why for m in (target, draft) if m is not None and (why := _untold(m, dtype)) is not None]
     if unknown:
-        return {"unknown": f"{unknown[0]!r} has no config.json and safetensors files here"}
+        return {"unknown": unknown[0]}
     weights = {
         who: 0 if m is None else m.weight_bytes(_dtype_bytes(m, dtype)) or 0
         for who, m in (("target", target), ("draft", draft))
@@ -155,9 +154,21 @@ def estimate(
         "kv_cache_tokens": max(0, room) // sum(tokens.values()),
     }
     if room <= 0:
-        out["refused"] = f"the weights take {size(sum(weights.values()))}, more than {_UTILISATION:.0%} of the device"
+        most = f"{_UTILISATION:.0%} of the device's {size(device_memory)}"
+        out["refused"] = f"the weights take {size(sum(weights.values()))}, more than {most}"
     out["fits"] = {name: out["kv_cache_tokens"] // (length + candidates) for name, length in typical.items()}
     return out
+
+
+def _untold(model: Model, dtype: str | None) -> str | None:
+    """Why a model's files do not tell what it takes; None if they do."""
+    if model.folder is None:
+        return f"{model.name!r} is not on this machine"
+    if not model.config:
+        return f"{model.name!r} has no config.json that can be read"
+    if per_token(model, dtype) is None:
+        return f"config.json of {model.name!r} does not tell layers, heads and sizes as whole numbers"
+    return None if model.weights else f"{model.name!r} has no safetensors files that can be read"
 
 
 def per_token(model: Model, dtype: str | None) -> int | None:
@@ -166,21 +177,24 @@ def per_token(model: Model, dtype: str | None) -> int | None:
     Sliding-window layers count as long as the text is shorter than the window.
     """
     text = model.text
-    layers = text.get("num_hidden_layers")
-    if not isinstance(layers, int):
+    layers = model.count("num_hidden_layers")
+    if layers is None:
         return None
     kinds = text.get("layer_types")
     if isinstance(kinds, list):
-        layers = sum("attention" in kind and "linear" not in kind for kind in kinds[:layers])
+        layers = sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds[:layers])
     each = _dtype_bytes(model, dtype)
-    if isinstance(rank := text.get("kv_lora_rank"), int):
-        return layers * (rank + int(text.get("qk_rope_head_dim") or 0)) * each
-    heads = text.get("num_attention_heads")
-    if not isinstance(heads, int) or not isinstance(text.get("hidden_size"), int):
+    if (rank := model.count("kv_lora_rank")) is not None:
+        return layers * (rank + (model.count("qk_rope_head_dim") or 0)) * each
+    heads, width = model.count("num_attention_heads"), model.count("hidden_size")
+    if heads is None or width is None:
         return None
-    kv_heads = text.get("num_key_value_heads") or heads
-    head = text.get("head_dim") or text["hidden_size"] // heads
-    return 2 * layers * kv_heads * head * each
+    for key in ("num_key_value_heads", "head_dim"):
+        if text.get(key) is not None and model.count(key) is None:
+            return None  # said, and no number
+    return (
+        2 * layers * (model.count("num_key_value_heads") or heads) * (model.count("head_dim") or width // heads) * each
+    )
 
 
 def _dtype_bytes(model: Model, dtype: str | None) -> int:

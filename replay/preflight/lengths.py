@@ -130,7 +130,8 @@ def draft_fits(
 
 def rope(model: Model) -> str:
     """A model's rotary settings in words: `RoPE default, θ 1,000,000`."""
-    settings = model.text.get("rope_parameters") or model.text.get("rope_scaling") or {}
+    settings = model.text.get("rope_parameters") or model.text.get("rope_scaling")
+    settings = settings if isinstance(settings, dict) else {}
     if settings and all(isinstance(part, dict) for part in settings.values()):  # one per kind of layer
         settings = next(iter(settings.values()))
     kind = settings.get("rope_type") or settings.get("type") or "default"
@@ -144,15 +145,14 @@ def rope(model: Model) -> str:
 
 def positions(model: Model) -> int | None:
     """Positions by config.json, as far as no engine is here to say it."""
-    found = model.text.get("max_position_embeddings")
-    return found if isinstance(found, int) else None
+    return model.count("max_position_embeddings")
 
 
 def _window(model: Model) -> int | None:
     """Tokens that every attention layer is limited to; None if any sees all."""
     text = model.text
-    window = text.get("sliding_window")
-    if not isinstance(window, int) or text.get("use_sliding_window") is False:
+    window = model.count("sliding_window")
+    if window is None or text.get("use_sliding_window") is False:
         return None
     kinds = text.get("layer_types")
     return None if isinstance(kinds, list) and any(kind != "sliding_attention" for kind in kinds) else window

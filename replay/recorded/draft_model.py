@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from replay.preflight.folder import model as files_of
 from replay.recorded.draft_forward import Draft, agreement_runs, greedy_candidates
 from replay.recorded.parallel_draft import candidates_of, mask_token, parallel_runs
 from replay.recorded.vocabulary import between
@@ -216,11 +217,8 @@ def _load(name: str, dtype: str, files: str) -> Any:
 
 def _check_size(target: str | None, config: Any, name: str) -> None:
     """Refuse a draft whose vocabulary is of another size than the target's, as vLLM does, where the target is here."""
-    file = Path(target or "") / "config.json"
-    if target is None or not file.is_file():
-        return
-    said = json.loads(file.read_text("utf-8"))
-    size, own = said.get("text_config", said).get("vocab_size"), config.get_text_config().vocab_size
+    size = None if target is None else files_of(target).vocab_size
+    own = config.get_text_config().vocab_size
     if size is not None and size != own:
         raise InputError(
             f"model = {name!r} has {own} ids, the target {target!r} {size}: set use_heterogeneous_vocab = true"
@@ -243,7 +241,12 @@ def _own_limit(model_config: Any, config: dict) -> int:
     own = min((v for key in keys if (v := getattr(text, key, None)) is not None), default=NO_LIMIT)
     tokenizer = Path(config["model"]) / "tokenizer_config.json"
     if tokenizer.is_file():
-        own = min(own, json.loads(tokenizer.read_text("utf-8")).get("model_max_length") or own)
+        try:
+            said = json.loads(tokenizer.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            raise InputError(f"{tokenizer}: cannot be read as JSON") from None
+        longest = said.get("model_max_length") if isinstance(said, dict) else None
+        own = min(own, longest) if isinstance(longest, int | float) and longest > 0 else own
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("linear", "dynamic"):
         own *= rope.get("factor") or 1

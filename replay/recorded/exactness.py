@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from replay.preflight.folder import model as files_of
 from replay.recorded.walk import drafts_on_v2, scheduled_ahead
 from replay.requests import Requests
 from schemas.speculative import HYPOTHETICAL, methods
@@ -197,12 +198,8 @@ def _draft_limit(config: Mapping) -> int | None:
 
 
 def _positions(folder: str | None) -> int | None:
-    """A model's own limit in tokens, as its config.json says; None = it does not, or no such folder."""
-    file = Path(folder or "", "config.json")
-    if folder is None or not file.is_file():
-        return None
-    own = _json(file.read_text("utf-8")).get("max_position_embeddings")
-    return own if isinstance(own, int) else None
+    """A model's own limit in tokens, as its config.json says; None = it does not, or is not here."""
+    return None if folder is None else files_of(folder).count("max_position_embeddings")
 
 
 def _near_own_limit(requests: Requests, config: Mapping, max_model_len: int | None, target: str | None) -> str:

@@ -105,6 +105,15 @@ def test_the_table_fits_its_width(warehouse, capsys):
     assert "1 refusal, 1 warning" in said and "draft_model k4" in said and "a token" in said
 
 
+def test_a_device_that_is_too_small_is_a_table_too(warehouse, capsys):
+    planned = plan(config(DRAFT, engine={"model": str(MODELS / "target")}), warehouse)
+    found = preflight(planned.config, warehouse, device_memory=80)  # a unit forgotten
+    assert exit_code(found) == 2
+    show(planned, found)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "more than 92% of the device's 80 B" in said and "2 refusals" in said
+
+
 def specreplay(*args: object, before: str = "") -> subprocess.CompletedProcess:
     code = f"{before}\nimport sys\nfrom pipeline.cli import main\nsys.argv = ['specreplay', *sys.argv[1:]]\nmain()"
     return subprocess.run(

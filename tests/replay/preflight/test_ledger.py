@@ -8,7 +8,7 @@ from model_folders import DEMO, copy
 
 from replay.preflight.folder import Model, model
 from replay.preflight.ledger import estimate, memory, parse_size, per_token, size
-from replay.preflight.lengths import Lengths
+from replay.preflight.lengths import Lengths, rope
 from schemas.errors import InputError
 
 np = pytest.importorskip("numpy")
@@ -117,13 +117,62 @@ def test_what_is_unknown_is_said():
     assert "fits" not in estimate(TARGET, DRAFT, {}, dtype=None, candidates=4, device_memory=None)
     found = estimate(TARGET, made(), {}, dtype=None, candidates=4, device_memory=None)
     (line,) = memory("mine", found, None, LENGTHS, None)
-    assert line.level == "warning" and "has no config.json and safetensors files" in line.found
+    assert line.level == "warning" and "'m' is not on this machine" in line.found
+
+
+def entry(**of_a) -> bytes:
+    return json.dumps({"a": {"dtype": "F32", "shape": [2]} | of_a}).encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"[1]", b"5", b"null", b"[" * 100_000, b'{"a": 5}', b'{"a": {"dtype": "F32"}}', entry(shape="x"),
+     entry(shape=[-1]), entry(shape=[True]), entry(shape=[10**30]), entry(dtype=None), entry(dtype=[1])],
+    ids=lambda header: header[:20].decode(),
+)  # fmt: skip
+def test_weights_that_cannot_be_read(tmp_path, header):
+    folder = copy(tmp_path / "m")
+    file = folder / "model.safetensors"
+    for data in (len(header).to_bytes(8, "little") + header, (2**63).to_bytes(8, "little") + header, header[:5]):
+        file.write_bytes(data)
+        found = estimate(model(str(folder)), None, {}, dtype=None, candidates=0, device_memory=None)
+        assert found["unknown"] == f"{str(folder)!r} has no safetensors files that can be read"
+    file.write_bytes(len(entry()).to_bytes(8, "little") + entry())
+    assert model(str(folder)).weights == {"F32": 2}
+
+
+@pytest.mark.parametrize("data", ["", "[1]", "{", "[" * 100_000, b"\xff\xfe"])
+def test_a_config_that_cannot_be_read(tmp_path, data):
+    folder = copy(tmp_path / "m")
+    (folder / "config.json").write_bytes(data if isinstance(data, bytes) else data.encode())
+    found = estimate(model(str(folder)), None, {}, dtype=None, candidates=0, device_memory=None)
+    assert found["unknown"] == f"{str(folder)!r} has no config.json that can be read"
+
+
+@pytest.mark.parametrize("value", ["x", True, 0, -2, 1.5, [1], 10**30])
+@pytest.mark.parametrize(
+    "key", ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim"]
+)
+def test_sizes_that_are_none_are_no_sizes(tmp_path, key, value):
+    folder = copy(tmp_path / "m", **{key: value})
+    found = estimate(model(str(folder)), None, {}, dtype=None, candidates=0, device_memory=2**30)
+    assert found["unknown"] == f"config.json of {str(folder)!r} does not tell layers, heads and sizes as whole numbers"
+
+
+def test_other_values_that_make_no_sense_are_passed_over():
+    shape = dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=64)
+    assert per_token(made(**shape, layer_types=[1, "full_attention"]), "float16") == 2 * 1 * 4 * 16 * 2
+    for key in ("vocab_size", "max_position_embeddings", "sliding_window", "kv_lora_rank"):
+        assert [made(**{key: v}).count(key) for v in (True, -1, 0, "9", 1e400, 9)] == [None] * 5 + [9]
+    assert made(eos_token_id=[2, True, "a", None]).end_ids == {2}
+    for settings in ([1], "yarn", 5, {"factor": None}):
+        assert rope(made(rope_parameters=settings)) == "RoPE default"
 
 
 def test_weights_that_do_not_fit():
     found = estimate(TARGET, None, LENGTHS.typical(), dtype="float32", candidates=0, device_memory=1_000_000)
     (line,) = memory(None, found, None, LENGTHS, None)
-    assert line.level == "refusal" and "7.7 MiB" in line.found
+    assert line.level == "refusal" and "7.7 MiB, more than 92% of the device's 976.6 KiB" in line.found
 
 
 @pytest.mark.parametrize(
@@ -155,7 +204,7 @@ def test_sizes_are_read(text, expected):
     assert parse_size(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "80G", "-1GiB", "0", "1e9", "80 gib", "nan"])
+@pytest.mark.parametrize("text", ["", "GiB", "80G", "-1GiB", "0", "1e9", "80 gib", "nan", "9" * 400, "\uff11GiB"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(InputError, match="--device-memory"):
         parse_size(text)

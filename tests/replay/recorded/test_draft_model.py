@@ -1,5 +1,6 @@
 """A draft model by one forward per sequence against the same model asked token by token."""
 
+import shutil
 from collections import OrderedDict
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from upstream import FAR, logged, serve
 
 from replay.recorded.engine import replay_recorded
+from replay.recorded.exactness import label
 from replay.requests import Requests
 from schemas.errors import InputError
 
@@ -167,6 +169,29 @@ def test_a_folder_that_is_no_model(tmp_path):
         with pytest.raises(InputError) as error:
             replay_recorded(requests, {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 2})
         assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("said", ["{", "[1]", "[" * 100_000, '{"text_config": 5}', '{"vocab_size": "40"}'])
+def test_a_targets_config_that_says_nothing(tiny, tmp_path, said):
+    """Its size and its limit are then unknown; the counts are those without a target."""
+    config = {"method": "draft_model", "model": str(tiny), "num_speculative_tokens": 2}
+    requests = Requests.from_lists([[1, 2]], [[3, 4, 5]])
+    (tmp_path / "config.json").write_text(said)
+    assert "own limit" not in " ".join(label(requests, config, target=str(tmp_path)))
+    log = replay_recorded(requests, config, target=str(tmp_path))
+    assert log.accepted.tolist() == replay_recorded(requests, config).accepted.tolist()
+
+
+def test_a_tokenizer_config_that_cannot_be_read(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "draft")
+    config = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 2}
+    requests = Requests.from_lists([[1, 2]], [[3, 4, 5]])
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: cannot be read as JSON$"):
+        replay_recorded(requests, config)
+    for useless in ("[1]", '{"model_max_length": "x"}'):
+        (folder / "tokenizer_config.json").write_text(useless)
+        assert len(replay_recorded(requests, config).accepted)
 
 
 def test_a_length_beyond_the_drafts_own(tiny):
