@@ -1,12 +1,19 @@
-"""vLLM's CPU build verifies candidates wrongly above temperature 0; here the faulty function is replaced and tried out.
+"""What vLLM's CPU build does wrong above temperature 0, mended: verification, and the generators of cut prompts.
 
-What is wrong (vLLM 0.32.0, utils/cpu_triton_utils.py:_expand_kernel_impl): the compiled function writes into an int64
+`mend` replaces a faulty function, once it has tried it out. What is wrong (vLLM 0.32.0, utils/cpu_triton_utils.py:_expand_kernel_impl): the compiled function writes into an int64
 copy of its output, so that `rejection_sampler.expand_batch_to_tokens` returns uninitialised memory for any other type:
 for temperature and top_p (float32) and top_k (int32). Verification then divides by junk. The replacement says the same
-in one line of torch. Runs in vLLM's worker, after the model is loaded; knows nothing of requests or logs.
+in one line of torch.
+
+`spare_generators`: a chunk of a prompt puts out nothing, yet is sampled for, and then the runner turns the sequence's
+generator back (v1/worker/gpu_model_runner.py:_bookkeeping_sync). torch's CPU generators cannot be turned back: the
+engine dies of the first seeded prompt that is prefilled in two parts.
+
+Runs in vLLM's worker, after the model is loaded; knows nothing of logs.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from schemas.errors import EnvironmentProblem
 
@@ -58,6 +65,28 @@ def mend() -> str | None:
     if not right(rejection_sampler.expand_batch_to_tokens):
         raise EnvironmentProblem("one value per token from one per sequence goes wrong even in torch itself here")
     return WHAT
+
+
+def spare_generators(runner: Any) -> None:
+    """Lay the generators of sequences whose sample is thrown away aside while a batch is sampled.
+
+    They then stand where they stood, which is what turning them back is for.
+
+    Args:
+        runner: vLLM's V1 model runner; its `sample_tokens` is wrapped.
+    """
+    sample = runner.sample_tokens
+
+    def sample_tokens(*args, **kwargs):
+        batch = runner.input_batch
+        thrown_away = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+        aside = {row: batch.generators.pop(row) for row in thrown_away if row in batch.generators}
+        try:
+            return sample(*args, **kwargs)
+        finally:
+            batch.generators.update(aside)
+
+    runner.sample_tokens = sample_tokens
 
 
 def right(expand: Callable) -> bool:

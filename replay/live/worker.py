@@ -7,6 +7,7 @@ names, vLLM 0.32.0): here those of the V1 runner, in `worker_v2` those of the V2
 import time
 from typing import Any
 
+from replay.live.cpu_sampler import spare_generators
 from replay.live.record import Proposals, Record
 
 
@@ -53,6 +54,8 @@ class StepRecorder:
 def _wrap(runner) -> None:
     """Record the V1 runner (v1/worker/gpu_model_runner.py: execute_model, sample_tokens, propose_draft_token_ids)."""
     asynchronous = runner.use_async_scheduling
+    if runner.device.type == "cpu":
+        spare_generators(runner)
     record = runner.step_record = Record(runner.device.type == "cuda", asynchronous)
     clock, mark = time.perf_counter, record.mark
     execute, sample, propose = runner.execute_model, runner.sample_tokens, runner.propose_draft_token_ids

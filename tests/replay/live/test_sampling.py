@@ -110,3 +110,14 @@ def ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float]:
     """Ratio of sums over requests, and its standard error (requests are independent)."""
     value = above.sum() / below.sum()
     return value, np.sqrt(((above - value * below) ** 2).sum()) / below.sum()
+
+
+def test_a_seeded_prompt_in_parts_says_what_it_says_whole(models):
+    """Three times the same prompt and seed, 12 tokens each, 16 an iteration: the first goes in whole, others in two."""
+    asked = requests(1, 30, [WARM | {"seed": 5}]).take([0, 0, 0])
+    engine = material.engine(3, model=models["target"], skip_tokenizer_init=True, max_num_batched_tokens=16)
+    result = run_live(asked, engine, material.proposer({"method": "none"}), max_model_len=LIMIT)
+    assert result.engine_steps["prefill_tokens"].to_pylist()[:3] == [16, 15, 5]  # 12 + 4, 8 + 7, 5 + two decode steps
+    first = result.outputs[0].tolist()
+    assert [result.outputs[i].tolist() for i in (1, 2)] == [first, first]
+    assert len(set(first)) > 5
