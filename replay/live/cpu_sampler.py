@@ -1,9 +1,9 @@
 """What vLLM's CPU build does wrong above temperature 0, mended: verification, and the generators of cut prompts.
 
-`mend` replaces a faulty function, once it has tried it out. What is wrong (vLLM 0.32.0, utils/cpu_triton_utils.py:_expand_kernel_impl): the compiled function writes into an int64
-copy of its output, so that `rejection_sampler.expand_batch_to_tokens` returns uninitialised memory for any other type:
-for temperature and top_p (float32) and top_k (int32). Verification then divides by junk. The replacement says the same
-in one line of torch.
+`mend` replaces a faulty function, once it has tried it out. What is wrong (vLLM 0.32.0,
+utils/cpu_triton_utils.py:_expand_kernel_impl): the compiled function writes into an int64 copy of its output, so that
+`rejection_sampler.expand_batch_to_tokens` returns uninitialised memory for any other type: for temperature and top_p
+(float32) and top_k (int32). Verification then divides by junk. The replacement says the same in one line of torch.
 
 `spare_generators`: a chunk of a prompt puts out nothing, yet is sampled for, and then the runner turns the sequence's
 generator back (v1/worker/gpu_model_runner.py:_bookkeeping_sync). torch's CPU generators cannot be turned back: the
