@@ -29,7 +29,10 @@ NO_SAMPLING_EFFECT = frozenset(
 
 _LOOKUPS = {
     ("ngram", "v1"): "longest window, its first match",
-    ("ngram_gpu", "v1"): "longest window, its first match, counted as k candidates (read in vLLM's source, never run)",
+    (
+        "ngram_gpu",
+        "v1",
+    ): "longest window, its first match (read in vLLM's source, never run; on several GPUs it counts k)",
     ("ngram", "v2"): "longest window, its last match, filled up to k candidates with the last token",
     ("ngram_gpu", "v2"): "longest window, its last match, filled up to k candidates with the last token",
 }

@@ -3,8 +3,9 @@
 Knows the rules by which vLLM 0.32.0 turns a match into candidates, one per method and runner:
 
 - "ngram" on V1: the first match's tokens, up to k, cut at the history's end; possibly none (`ngram`).
-- "ngram_gpu" on V1: the same, and the scheduler counts k candidates in every round; the gap is filler that the runner
-  drops before the forward, so it is never accepted. Read in the source, not run (it needs a GPU).
+- "ngram_gpu" on V1: the same. The gap to k is taken off the step before the forward, in the scheduler's own object
+  where it shares the worker's process (one GPU per engine), so that vLLM counts what was found. Over several GPUs the
+  scheduler is not told and counts k. Read in the source and tried on vLLM's scheduler; run, it needs a GPU.
 - "ngram" and "ngram_gpu" on V2: see `ngram_padded`.
 """
 
@@ -143,7 +144,8 @@ def _walk_padded(
 ):  # fmt: skip
     """The same by a rule that fills up to k.
 
-    `verified`: filler is the last sampled token and goes through verification. `asynchronous`: the next step is
+    `verified`: filler is the last sampled token and goes through verification; if not, it is counted nowhere.
+    `asynchronous`: the next step is
     scheduled before this one's rejections are known, so that the length limit counts all candidates as accepted.
     """
     row = 0
@@ -167,7 +169,11 @@ def _walk_padded(
                 while hit < tokens and history + hit < len(record) and record[history + hit] == record[history - 1]:
                     hit += 1
             number += 1
-            request[row], step[row], drafted[row], filler[row] = i, number, tokens, tokens - proposed
+            request[row], step[row] = i, number
+            if verified:
+                drafted[row], filler[row] = tokens, tokens - proposed
+            else:
+                drafted[row] = proposed
             accepted[row], overrun[row], reason[row] = hit, max(0, history + hit + 1 - end), why
             foreseen = history + tokens + 1
             history += hit + 1

@@ -9,7 +9,7 @@ always 100 % under this rule; coverage here counts the steps with a real candida
 
 Near max_model_len the scheduler cuts the k candidates (filler first); no placeholder zeros as on V1. "ngram_gpu" is
 scheduled asynchronously, before the step before has settled: see `ngram_grid._walk_padded`. Under V1 "ngram_gpu" takes
-the first match and drops its filler.
+the first match and has no filler.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequences import ids, records, windows
-from upstream import FAR, logged, ngram
+from upstream import FAR, logged
 
 from replay.recorded.engine import replay_recorded
 from replay.recorded.ngram_padded import propose
@@ -35,16 +35,6 @@ def kernels(tokens, min_n, max_n, k):
     best_n, best_pos = divmod(score - 1, l_plus_1)
     real = row[best_pos + best_n :][:k]
     return real + [row[-1]] * (k - len(real)), len(real)
-
-
-def first_match(find, min_n, max_n, k):
-    """NgramGPUKernel's rule is that of V1's function, padded with ids that are never verified."""
-
-    def rule(tokens):
-        real = ngram(find, min_n, max_n, k)(tokens, [])
-        return real + [-1] * (k - len(real)), len(real)
-
-    return rule
 
 
 def serve(prompt, output, tail, k, rule, limit=FAR, depth=1):
@@ -130,15 +120,6 @@ def test_walk_to_the_limit(record, windows, room, method):
     log = replay_recorded(requests, config(*windows, method), runner="v2", max_model_len=limit)
     depth = 2 if method == "ngram_gpu" else 1
     assert logged(log) == serve(*record, windows[2], lambda tokens: kernels(tokens, *windows), limit, depth)
-
-
-@unhurried
-@given(records=st.lists(records(), min_size=1, max_size=3), windows=windows())
-def test_filler_that_v1_never_verifies(find, records, windows):
-    requests = Requests.from_lists(*zip(*records, strict=True))
-    log = replay_recorded(requests, config(*windows, "ngram_gpu"))
-    for i, record in enumerate(records):
-        assert logged(log, i) == serve(*record, windows[2], first_match(find, *windows), depth=2)
 
 
 def test_filler_that_is_accepted_counts_for_the_engine_and_for_tokens_put_out_alone():

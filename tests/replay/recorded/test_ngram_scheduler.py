@@ -1,19 +1,20 @@
-"""The V2 runner's rules against vLLM's own schedulers: AsyncScheduler for "ngram_gpu" and draft models, else Scheduler.
+"""What is scheduled and counted, near the limit too, against vLLM's own schedulers.
 
-The schedulers are vLLM's; the worker between them is ours: it verifies against the record and proposes by the
-transcribed kernels, or by a draft model asked token by token. The loop is EngineCore's, with its queue of two batches
-where scheduling is asynchronous.
+AsyncScheduler for "ngram_gpu" and draft models, else Scheduler. The schedulers are vLLM's; the worker between them is
+ours: it verifies against the record and proposes by the transcribed kernels, or by a draft model asked token by token.
+The loop is EngineCore's, with its queue of two batches where scheduling is asynchronous.
 """
 
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequences import records, windows
 from test_ngram_padded import config, kernels
-from upstream import logged
+from upstream import logged, ngram
 
 from replay.recorded.engine import replay_recorded
 from replay.requests import Requests
@@ -51,8 +52,11 @@ def scheduler_of():
     return make
 
 
-def serve(scheduler, prompt, output, tail, k, rule, depth):
-    """(drafted, filler, accepted, emitted) per decode step."""
+def serve(scheduler, prompt, output, tail, k, rule, depth, trim=None):
+    """(drafted, filler, accepted, emitted) per decode step.
+
+    `trim`: takes off the scheduler's batch what is no candidate, before the forward; given the batch and how many are.
+    """
     from vllm import SamplingParams
     from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
     from vllm.v1.request import Request
@@ -66,6 +70,8 @@ def serve(scheduler, prompt, output, tail, k, rule, depth):
             batch = scheduler.schedule()
             answer, row = ModelRunnerOutput([], {}), None
             if "r" in batch.num_scheduled_tokens and total <= len(record):
+                if trim is not None:
+                    trim(batch, drafts[1])
                 scheduled = len(batch.scheduled_spec_decode_tokens.get("r", ()))
                 candidates, real = drafts
                 accepted = 0
@@ -99,6 +105,26 @@ def test_walk_to_the_limit(scheduler_of, record, windows, room, method):
     depth = 2 if method == "ngram_gpu" else 1
     scheduler = scheduler_of(k, limit, depth == 2)
     assert logged(log) == serve(scheduler, *record, k, lambda tokens: kernels(tokens, *windows), depth)
+
+
+@settings(deadline=None, max_examples=100)
+@given(record=records(), windows=windows())
+def test_ngram_gpu_on_v1(scheduler_of, find, record, windows):
+    """The runner trims the scheduler's own object (`update_scheduler_for_invalid_drafts`): no filler is counted."""
+    import torch
+    from vllm.v1.spec_decode.ngram_proposer_gpu import update_scheduler_for_invalid_drafts
+
+    k, there = windows[2], SimpleNamespace(synchronize=lambda: None)
+
+    def first_match(tokens):
+        real = ngram(find, *windows)(tokens, [])
+        return real + [-1] * (k - len(real)), len(real)
+
+    def trim(batch, real):
+        update_scheduler_for_invalid_drafts(there, torch.tensor([real], dtype=torch.int32), batch, {"r": 0})
+
+    log = replay_recorded(Requests.from_lists(*zip(record, strict=True)), config(*windows, "ngram_gpu"))
+    assert logged(log) == serve(scheduler_of(k, 10**4, True), *record, k, first_match, 2, trim)
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
