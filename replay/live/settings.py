@@ -5,10 +5,12 @@ key. Knows nothing of steps or logs.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
 import traceback
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ OURS = {
     "worker_extension_cls": "the step log needs it",
     "per_request_spec_decode_metrics": "reconciliation needs it",
     "disable_log_stats": "reconciliation needs vLLM's counters",
+    "stream_interval": "every token is taken in, and timed, as it comes",
 }
 """EngineArgs that a config may not set, and why."""
 
@@ -146,7 +149,7 @@ def sampling_params(rows: list[dict], ids: list[str], prompts: Tokens, spec: dic
     Raises:
         InputError: names the request and the key or length.
     """
-    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     limit, vocabulary = config.model_config.max_model_len, config.model_config.get_vocab_size()
     out = []
@@ -167,13 +170,14 @@ def sampling_params(rows: list[dict], ids: list[str], prompts: Tokens, spec: dic
         _bias_by_id(settings, where)
         _refuse(settings, where, spec["tail_tokens"])
         try:
-            if isinstance(settings.get("structured_outputs"), dict):
-                settings["structured_outputs"] = StructuredOutputsParams(**settings["structured_outputs"])
+            settings = _typed(settings, where)
             params = SamplingParams(**settings, detokenize=False, output_kind=RequestOutputKind.DELTA)
             if params.structured_outputs is None:  # those need the tokenizer; the engine checks them on arrival
                 params.clone().verify(
                     config.model_config, config.speculative_config, config.structured_outputs_config, None
                 )
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(f"{where}: vLLM refuses its sampling settings: {last_words(error)}") from error
         out.append(params)
@@ -233,6 +237,8 @@ def _refuse(settings: dict, where: str, tail_tokens: int) -> None:
     for key in settings:
         if key.startswith("_") or key not in SamplingParams.__struct_fields__ or key in ("detokenize", "output_kind"):
             raise unknown_key(f"{where}: sampling", key, [f for f in SamplingParams.__struct_fields__ if f[0] != "_"])
+    if settings.get("stream_interval", 1) != 1:
+        raise InputError(f"{where}: stream_interval cannot be set here: {OURS['stream_interval']}")
     if settings.get("stop"):
         raise InputError(f"{where}: stop strings lose vLLM's per-request metrics; give stop_token_ids instead")
     if settings.get("n", 1) != 1:
@@ -241,6 +247,44 @@ def _refuse(settings: dict, where: str, tail_tokens: int) -> None:
         for key in RUN_ON_BLIND:
             if settings.get(key):
                 raise InputError(f"{where}: {key} cannot be captured with a tail: it changes what lies past the end")
+
+
+_SEEDS = range(-(2**63), 2**64)
+"""What torch takes as a seed."""
+
+
+def _typed(settings: dict, where: str) -> dict:
+    """The settings as the types that SamplingParams declares: vLLM looks at few of them, and dies of others at work."""
+    import msgspec
+
+    out = {}
+    for key, value in settings.items():
+        type_ = _sampling_types()[key]
+        fields = {
+            f.name
+            for kind in typing.get_args(type_)
+            if dataclasses.is_dataclass(kind)
+            for f in dataclasses.fields(kind)
+        }
+        for inner in value if fields and isinstance(value, dict) else ():
+            if inner.startswith("_") or inner not in fields:
+                raise unknown_key(f"{where}: sampling: {key}", inner, [f for f in fields if f[0] != "_"])
+        try:
+            out[key] = msgspec.convert(value, type_)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{where}: sampling: {key}: {_one_line(str(error))}") from None
+        except TypeError:  # a type that is none of JSON's
+            out[key] = value
+    if out.get("seed") is not None and out["seed"] not in _SEEDS:
+        raise InputError(f"{where}: sampling: seed = {out['seed']} is no number of 64 bits")
+    return out
+
+
+@functools.cache
+def _sampling_types() -> dict[str, Any]:
+    from vllm.sampling_params import SamplingParams
+
+    return typing.get_type_hints(SamplingParams)
 
 
 def last_words(error: BaseException) -> str:

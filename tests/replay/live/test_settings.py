@@ -66,6 +66,7 @@ def spec(speculative: dict | None = None, sampling: dict | None = None, tail: in
     [
         (spec(max_num_batched_token=1), ("[engine]", "max_num_batched_token", "max_num_batched_tokens")),
         (spec(max_num_seqs=4), ("max_num_seqs", "concurrency")),
+        (spec(stream_interval=4), ("stream_interval", "every token")),
         (spec(dtype="float99"), ("[engine]", "float99")),
         (spec(max_model_len=10**9), ("[engine]", "max_model_len")),
         (
@@ -113,6 +114,16 @@ def ngram_config():
         ([1], '{"temperature": -1}', spec(), ("'r1'", "temperature")),
         ([1], '{"max_tokens": 0}', spec(), ("'r1'", "max_tokens")),
         ([1], '{"min_tokens": 3}', spec(tail=2), ("min_tokens", "tail")),
+        ([1], '{"max_tokens": 8.5}', spec(), ("'r1'", "max_tokens", "Expected `int", "got `float`")),
+        ([1], '{"seed": "x", "temperature": 1}', spec(), ("'r1'", "seed", "Expected `int", "got `str`")),
+        ([1], '{"seed": 18446744073709551616, "temperature": 1}', spec(), ("'r1'", "seed", "64 bits")),
+        ([1], '{"ignore_eos": 1}', spec(), ("'r1'", "ignore_eos", "Expected `bool`")),
+        ([1], '{"allowed_token_ids": [true]}', spec(), ("'r1'", "allowed_token_ids", "Expected `int")),
+        ([1], '{"structured_outputs": "x"}', spec(), ("'r1'", "structured_outputs", "got `str`")),
+        ([1], '{"structured_outputs": {"regexp": "x"}}', spec(), ("'r1'", "regexp", "'regex'")),
+        ([1], '{"structured_outputs": {"regex": "x", "choice": ["x"]}}', spec(), ("'r1'", "one kind")),
+        ([1], '{"repetition_detection": {"max_pattern_size": "x"}}', spec(), ("'r1'", "repetition_detection", "int")),
+        ([1], '{"stream_interval": 4}', spec(), ("'r1'", "stream_interval", "every token")),
     ],
 )
 def test_refused_requests(config, prompt, sampling, given, parts):
