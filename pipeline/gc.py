@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import commit, places, removal
+from pipeline import commit, places, remote, removal
 from pipeline.integrity import files_of, moment, traces_of
 from pipeline.warehouse import RunRecord, Warehouse
 from schemas.errors import InputError, LockedError
@@ -76,7 +76,7 @@ def choose(
         items.append(_item(root, "trace", name, "asked for by name", folders))
     for name in dict.fromkeys(rejects):
         if not places.files(root, _folder(root, "rejects", name)):
-            raise InputError(f"trace {name!r} has no rejects in {root}")
+            raise InputError(f"trace {name!r} has no rejects in {remote.shown(root)}")
         if name not in traces:
             items.append(_item(root, "rejects", name, "asked for by name", [_folder(root, "rejects", name)]))
     return items

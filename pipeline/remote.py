@@ -26,7 +26,7 @@ from schemas.errors import EnvironmentProblem, InputError
 
 _MARK = ".remote"
 _TAGS = ".tags.json"
-_URL = re.compile(r"([a-z][a-z0-9+.]+):/+(.*)")  # a Path makes one slash of two
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/+(.*))?")  # a Path makes one slash of two, and none at the end
 _AT_ONCE = 16
 
 
@@ -39,7 +39,7 @@ def url_of(root: str | Path) -> str | None:
     match = _URL.fullmatch(str(root))
     if match is None:
         return None
-    scheme, place = match.group(1), match.group(2).strip("/")
+    scheme, place = match.group(1), (match.group(2) or "").strip("/")
     if scheme != "s3" or not place:
         raise InputError(f"{root}: a warehouse is a folder or s3://bucket/prefix (endpoint and keys: AWS_… variables)")
     return f"s3://{place}"
@@ -52,7 +52,7 @@ def mirror(url: str) -> Path:
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", url.removeprefix("s3://")) + "-" + _hash(where.encode())[:8]
     folder = Path(cache).expanduser().absolute() / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not (folder / _MARK).exists():
+    if not (folder / _MARK).exists() or (folder / _MARK).read_bytes() != url.encode():
         _write(folder / _MARK, url.encode())
     return folder
 
@@ -111,12 +111,13 @@ def now(root: Path) -> datetime | None:
             obstore.delete(store, name)
 
 
-def shown(root: Path, path: Path) -> str:
-    """A path of the warehouse as its owner knows it: with the URL in place of the mirror's folder."""
+def shown(root: Path, path: Path | None = None) -> str:
+    """A path of the warehouse, or all of it, as its owner knows it: with the URL in place of the mirror's folder."""
     try:
-        return f"{(root / _MARK).read_text('utf-8')}/{path.relative_to(root).as_posix()}"
+        url = (root / _MARK).read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        return str(path)
+        return str(root if path is None else path)
+    return url if path is None else f"{url}/{path.relative_to(root).as_posix()}"
 
 
 def pull_records(root: Path, anew: bool = False) -> None:
@@ -129,15 +130,17 @@ def pull_records(root: Path, anew: bool = False) -> None:
     if (store := store_of(root)) is None:
         return
     with filelock.FileLock(root / ".pull.lock"), errors(root):
-        before = json.loads((root / _TAGS).read_bytes()) if (root / _TAGS).exists() else {}
-        there = {
-            found["path"]: f"{found['e_tag']} {found['size']}"
+        before = _tags(root)
+        found_there = [
+            found
             for prefix, ending in (("_commits/", ".json"), ("runs/", ".json"), ("views/", ".sql"))
             for page in obstore.list(store, prefix)
             for found in page
             if found["path"].endswith(ending)
-        }
-        new = [name for name, tag in there.items() if anew or before.get(name) != tag or not (root / name).exists()]
+        ]
+        there = {found["path"]: f"{found['e_tag']} {found['size']}" for found in found_there}
+        whole = {found["path"] for found in found_there if _size(root / found["path"]) == found["size"]}
+        new = [name for name, tag in there.items() if anew or before.get(name) != tag or name not in whole]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             gone = {name for name in pool.map(lambda name: _fetch(store, root, name), new) if name}
         views = {path.relative_to(root).as_posix() for path in root.glob("views/*.sql")}
@@ -160,6 +163,22 @@ def pull_files(root: Path, names: Iterable[str]) -> None:
     missing = [name for name in names if not (root / name).exists()]
     with errors(root), ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda name: _fetch(store, root, name), missing))
+
+
+def _tags(root: Path) -> dict[str, str]:
+    """What the mirror's records were when they came down; {} where nobody wrote it, or a power loss took it."""
+    try:
+        found = json.loads((root / _TAGS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _fetch(store: S3Store, root: Path, name: str) -> str | None:

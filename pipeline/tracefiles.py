@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import commit, parquet, seen
+from pipeline import commit, parquet, remote, seen
 from schemas.errors import InputError
 from schemas.tables import SCHEMA_VERSION, TRACE, TRACE_WITH_TEXT
 
@@ -102,7 +102,7 @@ def info(root: Path, name: str) -> TraceInfo:
     if document is None:
         there = [trace.name for trace in infos(root)]
         known = f"there are: {', '.join(there)}" if there else "the warehouse holds none yet; ingest one first"
-        raise InputError(f"no trace {name!r} in {root}; {known}")
+        raise InputError(f"no trace {name!r} in {remote.shown(root)}; {known}")
     return _info(document)
 
 

@@ -193,7 +193,9 @@ class Warehouse:
         record = self.find_run(run)
         if record is None:
             latest = ", ".join(record.run for record in self.runs()[-5:])
-            raise InputError(f"no run {run!r} in {self.root}; {f'the latest are: {latest}' if latest else 'none yet'}")
+            raise InputError(
+                f"no run {run!r} in {remote.shown(self.root)}; {f'the latest are: {latest}' if latest else 'none yet'}"
+            )
         return record
 
     def runs(self) -> list[RunRecord]:
@@ -297,7 +299,7 @@ class Warehouse:
 
     def _must_exist(self) -> None:
         if not self.root.is_dir():
-            raise InputError(f"no warehouse at {self.root}: ingest a trace first, or give --warehouse")
+            raise InputError(f"no warehouse at {remote.shown(self.root)}: ingest a trace first, or give --warehouse")
         remote.pull_records(self.root)
 
 

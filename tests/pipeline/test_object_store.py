@@ -1,6 +1,7 @@
 """The same warehouse in an S3 bucket, on a real server: same bytes, same numbers, one winner, nothing half there."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from ingested import jsonl
 from logged_runs import Request, Run, Step, tables
 from small_traces import NGRAM, config, contents, rows, table
 
+from pipeline import gc
 from pipeline.imports.run import import_counts
 from pipeline.run import replay
 from pipeline.views import connect, init_sql, query
@@ -188,3 +190,30 @@ def test_counts_of_others_come_in_there_too(url, tmp_path, monkeypatch):
         {"proposer": "eagle", "steps": 6, "rounds": None, "drafted": None, "accepted": 6, "emitted": 9}
     ]
     assert import_counts([path], Warehouse(url), "published").already_done
+
+
+def test_messages_name_the_bucket_and_not_the_mirror(url, tmp_path):
+    here = Warehouse(url)
+    path = jsonl(tmp_path / "a.jsonl", [{"model_id": "m", "choices": [{"new_tokens": [4], "accept_lengths": [4]}]}])
+    import_counts([path], here, "r")
+    for ask in (
+        lambda: here.run("nope"),
+        lambda: here.trace("nope"),
+        lambda: gc.choose(here, runs=["nope"]),
+        lambda: gc.choose(here, rejects=["nope"]),
+    ):
+        with pytest.raises(InputError, match=rf"'nope'.* in {re.escape(url)}") as said:
+            ask()
+        assert str(here.root) not in str(said.value)
+
+
+@pytest.mark.parametrize("left", [b"", b"[1]", b"\0" * 40])
+def test_what_a_power_loss_left_of_the_mirror_comes_down_again(url, tmp_path, left):
+    here = Warehouse(url)
+    path = jsonl(tmp_path / "a.jsonl", [{"model_id": "m", "choices": [{"new_tokens": [4], "accept_lengths": [4]}]}])
+    import_counts([path], here, "r")
+    assert [r.status for r in here.runs()] == ["complete"]
+    for name in (".tags.json", ".remote", "runs/r/done.json", "runs/r/plan.json"):
+        (here.root / name).write_bytes(left)
+        again = Warehouse(url)
+        assert [(r.run, r.status) for r in again.runs()] == [("r", "complete")], name

@@ -157,8 +157,11 @@ def test_names_are_safe(warehouse, name):
 
 
 def test_roots_that_are_none(tmp_path):
-    with pytest.raises(InputError, match=r"a warehouse is a folder or s3://bucket/prefix"):
-        Warehouse("ftp://host/prefix")
+    for root in ("ftp://host/prefix", "s3://", "s3:///", "S3://bucket/prefix", "gs://bucket", "file:///tmp/wh"):
+        for spelled in (root, Path(root)):  # the command line's is a Path, which leaves slashes out
+            with pytest.raises(InputError, match=r"a warehouse is a folder or s3://bucket/prefix"):
+                Warehouse(spelled)
+    assert Warehouse(tmp_path / "a: b").root.name == "a: b"
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a folder"):
         Warehouse(tmp_path / "file")
