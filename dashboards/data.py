@@ -71,25 +71,19 @@ def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: st
 
     Cost is measured per proposer over the whole run: with a filter it is NULL.
     """
-    whole = workload is ALL and tenant is ALL
+    one = "run = ? AND concurrency = ?"
     return select(
         "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency, "
-        "cost.prefix_cache_hit_tokens, engines_at_once, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
-        "FROM group_summary AS summary LEFT JOIN cost_summary AS cost "
-        "ON cost.run = summary.run AND cost.proposer = summary.proposer "
-        "AND cost.concurrency = summary.concurrency AND ? "
-        "LEFT JOIN latency_summary AS latency ON latency.run = cost.run AND latency.proposer = cost.proposer "
-        "AND latency.concurrency = cost.concurrency "
-        "LEFT JOIN output_equality AS outputs ON outputs.run = cost.run AND outputs.proposer = cost.proposer "
-        "AND outputs.concurrency = cost.concurrency "
-        "WHERE summary.run = ? AND summary.concurrency = ? AND scope = ? "
-        "AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?) "
-        "ORDER BY tokens_per_step DESC NULLS LAST, summary.proposer",
-        whole,
-        run,
-        concurrency,
-        _SCOPES[workload is not ALL, tenant is not ALL],
+        "engines_at_once, prefix_cache_hit_tokens, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
+        f"FROM (SELECT * FROM group_summary WHERE {one} AND scope = ? "
+        "AND (? IS NULL OR workload = ?) AND (? IS NULL OR tenant = ?)) AS summary "
+        f"LEFT JOIN (SELECT * FROM cost_summary WHERE {one} AND ?) AS cost USING (proposer) "
+        f"LEFT JOIN (SELECT * FROM latency_summary WHERE {one} AND ?) AS latency USING (proposer) "
+        f"LEFT JOIN (SELECT * FROM output_equality WHERE {one} AND ?) AS outputs USING (proposer) "
+        "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
+        *(run, concurrency, _SCOPES[workload is not ALL, tenant is not ALL]),
         *(workload, workload, tenant, tenant),
+        *(run, concurrency, workload is ALL and tenant is ALL) * 3,
     )
 
 

@@ -7,17 +7,25 @@
 -- first_position            earliest token at which two outputs part, from 1; NULL when none do
 -- median_gap, largest_gap   of the log-probability gap (output_differences) without its sign, where outputs part
 CREATE VIEW output_equality AS
-WITH compared AS (
+WITH baseline AS (
+    SELECT run, concurrency, request, any_value(output_digest) AS output_digest
+    FROM files.requests
+    WHERE output_digest IS NOT NULL AND proposer_key IN (SELECT proposer_key FROM files.baseline_keys)
+    GROUP BY run, concurrency, request
+),
+compared AS (
     SELECT
-        run,
-        proposer,
-        concurrency,
-        count(equal_output)::bigint AS compared,
-        count(*) FILTER (equal_output)::bigint AS equal
-    FROM request_summary
-    WHERE proposer_key NOT IN (SELECT proposer_key FROM files.baseline_keys)
-    GROUP BY run, proposer, concurrency
-    HAVING count(equal_output) > 0
+        requests.run,
+        requests.proposer,
+        requests.concurrency,
+        count(*)::bigint AS compared,
+        count(*) FILTER (requests.output_digest = baseline.output_digest)::bigint AS equal
+    FROM files.requests AS requests
+    JOIN baseline USING (run, concurrency, request)
+    WHERE
+        requests.output_digest IS NOT NULL
+        AND requests.proposer_key NOT IN (SELECT proposer_key FROM files.baseline_keys)
+    GROUP BY requests.run, requests.proposer, requests.concurrency
 ),
 parted AS (
     SELECT
