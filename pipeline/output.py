@@ -107,15 +107,27 @@ def plain(name: str, width: int | None = None) -> str:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Draw rows as a table; numbers on the right."""
+    """Draw rows as a table; numbers on the right, and whole, however narrow the terminal is."""
     rows, names = list(rows), list(columns)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
         number = any(isinstance(r[name], int | float) for r in rows)
         table.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(text(row[name]) for name in names))
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False).print(table)
+    cells = [[text(row[name]) for name in names] for row in rows]
+    for row in cells:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    console.width = max(console.width, sum(map(_least, names, *cells)) + 2 * (len(names) - 1))
+    console.print(table)
+
+
+_WORD = 24
+"""Characters of a word that may be cut in two when the terminal is too narrow for it."""
+
+
+def _least(*column: str) -> int:
+    """Characters that a column needs for its words to stay whole."""
+    return min(_WORD, max(len(word) for cell in column for word in cell.split(" ")))
 
 
 def markdown(columns: Iterable[str], rows: Iterable[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.output import write
+from pipeline.output import print_table, write
 from schemas.errors import InputError
 
 
@@ -67,3 +67,14 @@ def test_rows_are_written_in_pieces_as_one(capsys, count):
     assert json.loads(capsys.readouterr().out) == wanted
     write(table, "csv")
     assert [{**row, "a": int(row["a"])} for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == wanted
+
+
+def test_a_narrow_terminal_cuts_no_number(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    row = {"position": 1_234_567, "candidates": "1130 338 548 299", "name": "x" * 60}
+    print_table(row, [row])
+    shown = capsys.readouterr().out
+    assert "1,234,567" in shown
+    assert {word for word in shown.split() if word.isdigit()} == {"1130", "338", "548", "299"}
+    assert max(len(line) for line in shown.splitlines() if "\x1b" not in line) <= 9 + 10 + 24 + 4  # long words are still cut
