@@ -34,7 +34,7 @@ def examine(requests: Requests, config: ReplayConfig, *, device_memory: int | No
         device_memory: bytes of the device to plan for; None = this machine's GPU, if there is one.
 
     Returns:
-        Findings in the order of the checks: environment, settings, requests, then each proposer's.
+        Findings in the order of the checks: environment, weight files, settings, requests, then each proposer's.
 
     Raises:
         EnvironmentProblem: the process that asks vLLM failed; one line.
@@ -43,7 +43,8 @@ def examine(requests: Requests, config: ReplayConfig, *, device_memory: int | No
     out = _environment(config) if live else []
     limit = None if config.trace.max_model_len == "none" else config.trace.max_model_len
     found = lengths(requests, config.engine.sampling if live else None, _UNBOUNDED)
-    if live and not any(f.check == ENVIRONMENT and f.proposer is None and f.level == "refusal" for f in out):
+    out += _weights(config, live)
+    if live and not any(f.proposer is None and f.level == "refusal" for f in out):
         from replay.live.check import check_live
 
         missing = {f.proposer for f in out if f.level == "refusal"}
@@ -100,6 +101,17 @@ def _without_vllm(
     if not out:
         out.append(Finding("settings", None, "ok", "no proposer here has a model of its own: nothing to compare"))
     return out
+
+
+def _weights(config: ReplayConfig, live: bool) -> list[Finding]:
+    """Weight files that cannot be loaded, of the models that will be: recorded, that is the drafts alone."""
+    loaded = [(None, config.engine.model)] if live and config.engine.model is not None else []
+    loaded += [(p.name, p.config["model"]) for p in _drafts(config)]
+    return [
+        Finding("weights", who, "refusal", f"{name!r}: {file} is cut, or no safetensors file", "fetch it again")
+        for who, name in loaded
+        for file in model(name).damaged
+    ]
 
 
 def _estimate(

@@ -74,6 +74,12 @@ class Model:
                 out[tensor["dtype"]] += math.prod(tensor["shape"])
         return dict(out)
 
+    @cached_property
+    def damaged(self) -> list[str]:
+        """Names of the weight files that are cut, or no safetensors (a download that broke off, a Git LFS pointer)."""
+        files = () if self.folder is None else sorted(self.folder.glob("model*.safetensors"))
+        return [file.name for file in files if not _is_whole(file)]
+
     @property
     def quantised(self) -> bool:
         """Whether the checkpoint is stored quantised."""
@@ -133,6 +139,17 @@ def header(file: Path) -> dict[str, dict[str, Any]]:
         {name: entry for name, entry in found.items() if name != "__metadata__"} if isinstance(found, dict) else {}
     )
     return entries if all(map(_is_tensor, entries.values())) else {}
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file is as long as its header says."""
+    try:
+        ends = [entry["data_offsets"][1] for entry in header(file).values()]
+        with file.open("rb") as source:
+            (size,) = struct.unpack("<Q", source.read(8))
+        return bool(ends) and 8 + size + max(ends) == file.stat().st_size
+    except (OSError, LookupError, TypeError, struct.error):
+        return False
 
 
 def _is_tensor(entry: Any) -> bool:

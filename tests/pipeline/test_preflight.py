@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_a_recorded_config_is_checked_by_its_files(warehouse):
     draft = found[-1].figures
     assert draft["kv_bytes_per_token"] == {"target": 3072, "draft": 1024}  # bfloat16, as the checkpoints are
     assert draft["fits"]["max"] == draft["kv_cache_tokens"] // (longest + 4)
+
+
+def test_a_download_that_broke_off(warehouse, tmp_path):
+    for who in ("target", "draft"):
+        shutil.copytree(MODELS / who, tmp_path / who)
+        file = tmp_path / who / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+    draft = DRAFT | {"model": str(tmp_path / "draft")}
+    recorded = preflight(config(draft, engine={"model": str(tmp_path / "target")}), warehouse)
+    # recorded replay loads the draft and never the target
+    assert [(f.proposer, f.level) for f in recorded if f.check == "weights"] == [("draft_model k4", "refusal")]
+    live = preflight(config(draft, engine={"kind": "vllm", "model": str(tmp_path / "target")}), warehouse)
+    said = [(f.proposer, f.found) for f in live if f.check == "weights"]
+    cut = [f"{str(tmp_path / who)!r}: model.safetensors is cut, or no safetensors file" for who in ("target", "draft")]
+    assert said == [(None, cut[0]), ("draft_model k4", cut[1])]
+    assert exit_code(live) == exit_code(recorded) == 2
 
 
 def test_a_draft_without_a_target_is_not_compared(warehouse):

@@ -141,6 +141,26 @@ def test_weights_that_cannot_be_read(tmp_path, header):
     assert model(str(folder)).weights == {"F32": 2}
 
 
+def test_weights_that_are_cut(tmp_path):
+    folder = copy(tmp_path / "m")
+    file = folder / "model.safetensors"
+    whole = (DEMO / "target" / file.name).read_bytes()
+    file.write_bytes(whole)
+    assert model(str(folder)).damaged == []  # as the safetensors library wrote it
+    for data in (
+        whole[:-1],
+        whole + b"x",
+        whole[:100],
+        whole[:5],
+        b"",
+        b"version https://git-lfs.github.com/spec/v1\n",
+    ):
+        file.write_bytes(data)
+        assert model(str(folder)).damaged == ["model.safetensors"]
+    file.unlink()
+    assert model(str(folder)).damaged == model("no/such-model").damaged == []
+
+
 @pytest.mark.parametrize("data", ["", "[1]", "{", "[" * 100_000, b"\xff\xfe"])
 def test_a_config_that_cannot_be_read(tmp_path, data):
     folder = copy(tmp_path / "m")
