@@ -123,6 +123,7 @@ def test_killed_between_proposers_it_resumes_and_agrees_with_the_record(warehous
         assert 0 <= row["first_token_us"] <= row["finished_us"]
     assert len(requests) == 12
     assert all(len(of_one) == 1 for of_one in digests.values())  # greedy: the proposer changes no output
+    assert warehouse.run(run).done["proposers"]["ngram 2-4 k3"]["outputs"] == {"compared": 6, "equal": 6}
     assert {Path(path).name[:7] for path in warehouse.files("engine_steps", [run])} == {"00-none", "01-ngra"}
 
 
@@ -139,6 +140,7 @@ def said_again(output: list[int]) -> tuple[int, int, int, int]:
     return steps, steps, steps, accepted
 
 
+@pytest.mark.slow  # six engines
 def test_a_broken_proposer_costs_its_own_units_side_by_side_at_two_concurrencies(
     warehouse, captured, tmp_path, monkeypatch
 ):
