@@ -56,14 +56,18 @@ def compare(planned: Plan, warehouse: Warehouse, run: str) -> dict[str, str]:
             before = Tokens.of([mine.ids[i][:n] for i, n in zip(at, parted.position, strict=True)])
             where = Differences(at, parted.position, parted.baseline_token, parted.token)
             found.append((unit, len(both), where, before))
+    failed: dict[str, str] = {}
     try:
         scores = _scores(planned, warehouse, found)
     except EnvironmentProblem as error:
-        return {shard_of(unit): f"outputs differ, and their tokens cannot be scored: {error}" for unit, *_ in found}
+        why = f"outputs differ, and their tokens cannot be scored: {error}"
+        failed = {shard_of(unit): why for unit, _, parted, _ in found if len(_two_tokens(parted))}
+        found = [one for one in found if shard_of(one[0]) not in failed]
+        scores = _scores(planned, warehouse, found)  # nothing of these is scored
     for (unit, compared, parted, _), logprobs in zip(found, scores, strict=True):
         facts = {"outputs": {"compared": compared, "equal": compared - len(parted)}}
         warehouse.commit_shard(run, shard_of(unit), {"output_differences": _table(unit, parted, logprobs)}, facts)
-    return {}
+    return failed
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,11 @@ def _outputs(warehouse: Warehouse, shard: dict) -> _Outputs | None:
     return _Outputs(Tokens.of_column(outputs.column("output_token_ids")), greedy)
 
 
+def _two_tokens(parted: Differences) -> np.ndarray:
+    """Which differences are of two tokens, neither output having ended: those can be scored."""
+    return np.flatnonzero((parted.baseline_token != ENDED) & (parted.token != ENDED))
+
+
 def _take(tokens: Tokens, rows: np.ndarray) -> Tokens:
     return Tokens.of([tokens[i] for i in rows])
 
@@ -101,7 +110,7 @@ def _scores(
     scores = [np.full((len(parted), 2), np.nan) for _, _, parted, _ in found]
     contexts, pairs, places = [], [], []
     for n, (unit, _, parted, before) in enumerate(found):
-        both = np.flatnonzero((parted.baseline_token != ENDED) & (parted.token != ENDED))
+        both = _two_tokens(parted)
         rows = unit.rows[parted.request[both]]
         prompts = Tokens.of_column(warehouse.read_trace(planned.trace.name, ["prompt_token_ids"], rows).column(0))
         for i, prompt in zip(both, prompts, strict=True):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -118,13 +120,21 @@ def test_the_gate(ran):
 
 
 def test_a_comparison_that_was_lost_is_made_again_and_nothing_else(ran, monkeypatch):
+    """Where all outputs are equal nothing is scored, so that an engine that fails costs the other comparison alone."""
     house, outcome = ran
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    unit = next(unit for unit in plan(live(), house).units if unit.proposer.method == "custom_class")
-    commit = house.root / "_commits" / f"run={outcome.run}" / f"{shard_of(unit)}.json"
+    units = {unit.proposer.method: unit for unit in plan(live(), house).units}
+    commits = {m: house.root / "_commits" / f"run={outcome.run}" / f"{shard_of(units[m])}.json" for m in units}
+    commit = commits["custom_class"]
     before = json.loads(commit.read_text())
     commit.unlink()
+    commits["ngram"].unlink()
     (house.root / "runs" / outcome.run / "done.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))
+        failed = replay(live(), house).failed
+    assert list(failed) == [shard_of(units["custom_class"])] and "exit code 1" in failed[commit.stem]
+    assert json.loads(commits["ngram"].read_text())["facts"] == {"outputs": {"compared": 5, "equal": 5}}
     assert replay(live(), house).status == "complete"  # no custom class can be imported now: its unit is not run again
     after = json.loads(commit.read_text())
     assert after["facts"] == before["facts"]
