@@ -100,7 +100,8 @@ def _build(config, devices: int) -> tuple[dict, dict, int]:
     before = set(config.compilation_config.static_forward_context)
     spec = config.speculative_config
     draft, shared = None, 0
-    if spec is not None and spec.draft_model_config is not None and spec.method not in ("ngram", "ngram_gpu", "suffix"):
+    without = ("ngram", "ngram_gpu", "suffix", "custom_class")
+    if spec is not None and spec.draft_model_config is not None and spec.method not in without:
         draft = build(*_draft_config(config))
         shared = _shared(draft, target, spec)
     layers = set(config.compilation_config.static_forward_context) - before

@@ -71,6 +71,8 @@ def specs(models, folder) -> dict[str, dict]:
     blocks = {"num_gpu_blocks_override": BLOCKS}
     out = {name: spec(models["target"], {"method": name, "model": models[name]}, **blocks) for name in HEADS}
     out["mtp"] = spec(models["mimo"], {"method": "mtp"}, **blocks, trust_remote_code=True)
+    own = {"method": "custom_class", "model": "tests.replay.live.continuing_proposer.Continuing"}
+    out["class"] = spec(models["target"], own, **blocks)
     demo = {"method": "draft_model", "model": str(DEMO / "draft")}
     out["demo"] = spec(str(DEMO / "target"), demo, **blocks)
     gigabyte = {"device_memory": 2**30, "lengths": {"short": 100, "long": 1000}}
@@ -124,6 +126,8 @@ def test_heads_by_hand(ledgers):
         assert ledgers[name]["kv_bytes_per_token"] == layer
     assert ledgers["medusa"]["kv_bytes_per_token"] == {"target": 1024, "draft": 0}
     assert ledgers["medusa"]["weights"]["draft"] == 3 * (64 * 64 + 64 * 64) * 4  # three blocks and padded outputs
+    assert ledgers["class"]["kv_bytes_per_token"] == {"target": layer["target"], "draft": 0}  # holds what it likes
+    assert ledgers["class"]["weights"] == {"target": ledgers["medusa"]["weights"]["target"], "draft": 0}
     assert ledgers["demo"]["kv_bytes_per_token"] == {"target": 6144, "draft": 2048}
 
 
