@@ -203,8 +203,6 @@ def _memory(spec: dict, config, lengths: Lengths, device_memory: int | None) -> 
 
     args = spec["engine_args"]
     devices = config.parallel_config.tensor_parallel_size
-    if config.parallel_config.pipeline_parallel_size > 1:
-        return {"unknown": "layers are spread over devices (pipeline_parallel_size)"}
     planned = dict(_PLANNED) | args if device_memory is not None and current_platform.is_cpu() else dict(args)
     alone = dict(spec["speculative"] or {})
     if devices > 1:

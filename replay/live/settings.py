@@ -33,6 +33,14 @@ OURS = {
 }
 """EngineArgs that a config may not set, and why."""
 
+ALONE = {
+    "data_parallel_size": "a unit is one engine; several at once: name devices in [run]",
+    "pipeline_parallel_size": "the step log is kept where all layers are; over several devices: tensor_parallel_size",
+    "nnodes": "an engine runs on this machine alone",
+}
+"""Settings of vLLM's ParallelConfig that must be 1, and why. Of two data-parallel ranks the first waits for the other
+for good; of two stages the first one, which samples nothing, would be asked for the log."""
+
 RUN_ON_BLIND = ("min_tokens", "repetition_detection")
 """Sampling settings whose effect depends on where the output may end, so that running on past the end changes it."""
 
@@ -88,6 +96,9 @@ def engine_config(spec: dict):
         if not in_proposer and not Path(spec["model"]).exists():
             said = f"model = {spec['model']!r} is no folder here, and vLLM cannot make one of it: {last_words(error)}"
         raise InputError(f"{where}: {said}") from error
+    for key, why in ALONE.items():
+        if (value := getattr(config.parallel_config, key)) != 1:
+            raise InputError(f"[engine]: {key} = {value} cannot be set here: {why}")
     if spec["speculative"] is not None and spec["speculative"]["method"] == "custom_class":
         _check_class(spec["speculative"]["model"], f"proposer {spec['proposer']!r}", current_platform.is_cpu())
     return config

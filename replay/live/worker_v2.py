@@ -12,7 +12,8 @@ How it differs from V1, as far as the record goes:
 - `runner.step_timing` cannot be used: outside `_dummy_run` nothing ends what `execute_model` begins there.
 
 With `enable_adaptive_verification` the device verifies fewer candidates than were scheduled; `drafted` is then what the
-scheduler counts, as in vLLM's own figures. With pipeline parallelism only the last stage samples, and it is not asked.
+scheduler counts, as in vLLM's own figures. Pipeline parallelism, where only the last stage samples, is refused by
+`replay.live.settings`.
 """
 
 import time

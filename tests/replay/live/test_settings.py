@@ -67,6 +67,8 @@ def spec(speculative: dict | None = None, sampling: dict | None = None, tail: in
         (spec(max_num_batched_token=1), ("[engine]", "max_num_batched_token", "max_num_batched_tokens")),
         (spec(max_num_seqs=4), ("max_num_seqs", "concurrency")),
         (spec(stream_interval=4), ("stream_interval", "every token")),
+        (spec(data_parallel_size=2), ("[engine]", "data_parallel_size = 2", "devices")),
+        (spec(pipeline_parallel_size=2), ("[engine]", "pipeline_parallel_size = 2", "tensor_parallel_size")),
         (spec(dtype="float99"), ("[engine]", "float99")),
         (spec(max_model_len=10**9), ("[engine]", "max_model_len")),
         (
