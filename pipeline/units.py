@@ -20,7 +20,6 @@ from replay.recorded.engine import NGRAM
 from replay.requests import Requests, Tokens
 from replay.steps import StepLog
 from schemas.config import ReplayConfig
-from schemas.errors import ReconciliationError
 from schemas.tables import DISPATCHES, NO_GROUP, OUTPUTS, REQUESTS
 
 _FROM_TRACE = ("request_id", "session_id", "turn", "tenant", "workload", "arrival", "prompt_tokens")
@@ -177,20 +176,17 @@ def _live(job: Job, requests: Requests, progress: Progress) -> Iterator[Made]:
     scheduled = None
     if engine.pace == "arrival":
         scheduled = np.rint(arrivals(requests.meta, job.trace) / engine.speed).astype(np.int64)
-    try:
-        result = run_live(
-            requests,
-            engine,
-            proposer,
-            max_model_len=_limit(job.config),
-            seed=job.config.trace.seed,
-            scheduled_us=scheduled,
-            device=job.device,
-            hang_after_s=run.hang_after_s,
-            progress=progress,
-        )
-    except ValueError as error:
-        raise ReconciliationError(f"proposer {proposer.name!r}: {error}") from error
+    result = run_live(
+        requests,
+        engine,
+        proposer,
+        max_model_len=_limit(job.config),
+        seed=job.config.trace.seed,
+        scheduled_us=scheduled,
+        device=job.device,
+        hang_after_s=run.hang_after_s,
+        progress=progress,
+    )
     columns = {
         "finish_reason": result.finish_reason,
         "first_token_us": result.first_token_us,

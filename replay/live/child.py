@@ -74,7 +74,10 @@ def main(workdir: Path, check: bool = False) -> int:
             traceback.print_exc()
             error = EnvironmentProblem(f"the engine died: {last_words(error)}")
         kind = "input" if isinstance(error, InputError) else "environment"
-        (workdir / "error.json").write_text(json.dumps({"kind": kind, "message": str(error)}))
+        for name in ("result.npz", "result.json", "scores.npy"):  # on a full disk they make room for what follows
+            (workdir / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (workdir / "error.json").write_text(json.dumps({"kind": kind, "message": str(error)}))
         return error.exit_code
 
 

@@ -118,11 +118,21 @@ def run_child(
     if hung is None and child.returncode == 0:
         return
     message = _why(workdir, child.returncode, hung, words)
-    if log_dir is None:
-        handle, kept = tempfile.mkstemp(prefix=f"specreplay-{safe}-", suffix=".log")
+    kept = log if log_dir is not None else _keep(log, safe)
+    raise EnvironmentProblem(f"proposer {name!r}: {message}" + (f" (log: {kept})" if kept else ""))
+
+
+def _keep(log: Path, name: str) -> Path | None:
+    """A copy of the log beside the folder that goes; None where a full disk does not take it."""
+    copy = None
+    try:
+        handle, copy = tempfile.mkstemp(prefix=f"specreplay-{name}-", suffix=".log")
         os.close(handle)
-        log = Path(shutil.copyfile(log, kept))
-    raise EnvironmentProblem(f"proposer {name!r}: {message} (log: {log})")
+        return Path(shutil.copyfile(log, copy))
+    except OSError:
+        if copy is not None:
+            Path(copy).unlink(missing_ok=True)
+        return None
 
 
 def _listen(
@@ -156,9 +166,10 @@ def _why(workdir: Path, code: int, hung: float | None, words: str) -> str:
     """
     if hung is not None:
         return f"the engine hangs: no iteration ended within {hung:g} s ([run] hang_after_s); its last words: {words}"
-    error = workdir / "error.json"
-    if error.exists():
-        said = json.loads(error.read_text())
+    said = None
+    with suppress(OSError, ValueError):  # there is none, or a full disk cut it
+        said = json.loads((workdir / "error.json").read_text())
+    if said is not None:
         if said["kind"] == "input":
             raise InputError(said["message"])
         return said["message"]

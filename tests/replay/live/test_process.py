@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from replay.live import launch
-from replay.live.process import check_devices, cores
+from replay.live.process import _why, check_devices, cores
 from replay.requests import Requests
-from schemas.errors import InputError
+from schemas.errors import EnvironmentProblem, InputError
 
 HERE = Path(__file__).parent
 
@@ -137,3 +137,21 @@ def test_devices_that_are_not_there_are_named():
             check_devices([entry])
         assert f"there are {', '.join(map(str, mine))}" in str(error.value)
     assert (cores(None), cores("0,3")) == (None, [0, 3])
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is always full")
+def test_a_disk_that_is_full_when_the_result_is_written_is_one_line(tmp_path, monkeypatch):
+    import live_material as material
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "result.npz").symlink_to("/dev/full")
+    none = material.proposer({"method": "none"})
+    with material.kept(tmp_path), pytest.raises(EnvironmentProblem, match=r"the engine died: .*No space left"):
+        launch.run_live(material.requests([[1, 2]], [4]), material.engine(1), none, max_model_len=64)
+
+
+def test_an_error_that_a_full_disk_cut_leaves_the_last_words(tmp_path):
+    (tmp_path / "error.json").write_text("")
+    said = _why(tmp_path, 4, None, "OSError: [Errno 28] No space left on device")
+    assert said.startswith("the engine ended with exit code 4") and said.endswith("No space left on device")
