@@ -52,6 +52,13 @@ class ReplayConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_limits(self) -> "ReplayConfig":
+        ours, theirs = self.trace.max_model_len, self.engine.engine_args.get("max_model_len")
+        if theirs is not None and ours not in ("none", theirs):
+            raise ValueError(f"[trace] max_model_len = {ours} and [engine] max_model_len = {theirs!r}: give one")
+        return self
+
+    @model_validator(mode="after")
     def _check_gate(self) -> "ReplayConfig":
         if self.engine.kind == "recorded":
             if self.run.min_equal_outputs is not None:

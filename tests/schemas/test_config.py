@@ -210,6 +210,14 @@ def test_what_json_has_not_is_refused_before_it_is_handed_on(text, says, tmp_pat
     assert "\n" not in str(error.value)
 
 
+def test_two_length_limits_that_differ_are_refused():
+    engine = {"kind": "vllm", "max_model_len": 512}
+    with pytest.raises(InputError, match=r"\[trace\] max_model_len = 256 and \[engine\] max_model_len = 512"):
+        parse({"engine": engine, "trace": {"max_model_len": 256}}, PATH)
+    for same in (512, "none"):
+        parse({"engine": engine, "trace": {"max_model_len": same}}, PATH)
+
+
 def test_a_model_in_a_grid_is_found_beside_the_config(tmp_path):
     (tmp_path / "one").mkdir()
     path = tmp_path / "replay.toml"
