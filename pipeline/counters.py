@@ -119,7 +119,8 @@ def parse(text: str, source: str = "metrics") -> list[ServerCounters]:
                 elif sample.name == _PER_POSITION:
                     positions.setdefault(model, set()).add(sample.labels.get("position", ""))
     except (ValueError, KeyError) as error:
-        raise InputError(f"{source}: not Prometheus metrics text ({error})") from None
+        reason = str(error) or "a line of it is cut"  # the parser gives no reason for a bare "# TYPE"
+        raise InputError(f"{source}: not Prometheus metrics text ({reason})") from None
     if not sums:
         raise InputError(f"{source}: no vLLM counters in it (expected names such as {_COUNTERS['generated']})")
     return [

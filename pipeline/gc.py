@@ -64,8 +64,11 @@ def choose(
     going = {name: f"{warehouse.run(name).status}, asked for by name" for name in runs}
     records = warehouse.runs()
     for record in records:
-        if keep_days is not None and record.run not in going and _older(record, keep_days, now):
-            going[record.run] = f"{record.status}, ended {record.done['ended'] if record.done else ''}"
+        ended = moment((record.done or {}).get("ended"))
+        if keep_days is None or ended is None or record.run in going:
+            continue
+        if ((now or datetime.now(UTC)) - ended) / timedelta(days=1) > keep_days:
+            going[record.run] = f"{record.status}, ended {ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     root = warehouse.root
     items = [_item(root, "run", name, why, removal.folders(root, name)) for name, why in going.items()]
     for name in dict.fromkeys(traces):
@@ -111,11 +114,6 @@ def remove(warehouse: Warehouse, items: Iterable[Item]) -> tuple[list[Item], lis
 def as_dict(items: Sequence[Item]) -> list[dict[str, Any]]:
     """JSON types only."""
     return [vars(item) for item in items]
-
-
-def _older(record: RunRecord, days: int, now: datetime | None) -> bool:
-    ended = moment((record.done or {}).get("ended"))
-    return ended is not None and ((now or datetime.now(UTC)) - ended) / timedelta(days=1) > days
 
 
 def _must_not_be_needed(records: Sequence[RunRecord], going: Iterable[str], trace: str) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,16 +55,21 @@ def show(warehouse: Warehouse, name: str) -> dict[str, Any]:
     """Counts, lengths and repetition of a trace, per workload.
 
     Returns a dict: the trace's facts (name, fingerprint, requests, …), `workloads` (a list of dicts, most requests
-    first) and `history_full` (whether `from_earlier` is a lower bound). Lengths are in tokens, shares from 0 to 1 and
+    first), `proxy` (why the ids may not be those that were sampled, a text each; empty if ingest found nothing) and
+    `history_full` (whether `from_earlier` is a lower bound). Lengths are in tokens, shares from 0 to 1 and
     None where nothing could be measured.
 
     Raises:
         InputError: no such trace, or a file of it is missing or damaged.
     """
+    from replay.recorded.exactness import found_by_ingest, in_words  # with the walk's compiler: not for `trace list`
+
     info = warehouse.trace(name)
     groups: dict[str, Workload] = defaultdict(Workload)
     history, full = KeySet(), False
-    for table in _tables(warehouse, info, _COLUMNS):
+    found: Counter[tuple[str, str]] = Counter()
+    for table in _tables(warehouse, info, [*_COLUMNS, "extra"]):
+        found.update(found_by_ingest(table.column("extra").to_pylist()))
         columns = (table.column(c) for c in _COLUMNS)
         for workload, session, prompt, output, prompt_size, output_size in zip(*columns, strict=True):
             group = groups[workload.as_py() or NO_GROUP]
@@ -81,6 +86,7 @@ def show(warehouse: Warehouse, name: str) -> dict[str, Any]:
     return {
         **_facts(info),
         "history_full": full,
+        "proxy": in_words(found),
         "workloads": [_as_dict(workload, group) for workload, group in order],
     }
 
@@ -128,6 +134,7 @@ def render(shown: dict[str, Any]) -> Iterator[str]:
         f"{shown['with_prompts']:,} hold prompt ids, {shown['with_outputs']:,} output ids, "
         f"{shown['with_tails']:,} tails"
     )
+    yield from (f"  proxy: {why}" for why in shown["proxy"])
     yield ""
     names = [plain(w["workload"], 40) for w in shown["workloads"]]
     width = max(8, *map(len, names))

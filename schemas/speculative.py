@@ -64,9 +64,17 @@ _KINDS = {
 
 
 def unknown_key(where: str, key: str, known: Iterable[str]) -> InputError:
-    """The error for a key nobody knows, with the nearest known one."""
-    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
-    return InputError(f"{where}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    """The error for a key nobody knows, with the nearest known one; where none is near, with a short list of all."""
+    names = sorted(known)
+    short = len(names) <= _LISTED
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.6 if short else 0.0)
+    if near:
+        return InputError(f"{where}: unknown key {key!r}; did you mean {near[0]!r}?")
+    return InputError(f"{where}: unknown key {key!r}" + (f"; there are: {', '.join(names)}" if short else ""))
+
+
+_LISTED = 16
+"""So many keys are named in an error; more would bury it."""
 
 
 def effective(config: Mapping, where: str = "proposer") -> dict:

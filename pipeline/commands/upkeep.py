@@ -65,9 +65,10 @@ def gc(
         for item in gone:
             print(item)
         said = "removed" if yes else "would be removed (--yes removes them)"
-        print(f"{len(gone)} items, {sum(item.bytes for item in gone):,} bytes {said}", file=sys.stderr)
+        size = sum(item.bytes for item in gone)
+        print(f"{len(gone)} item{'s' * (len(gone) != 1)}, {size:,} bytes {said}", file=sys.stderr)
     if busy:
-        raise LockedError(f"{len(busy)} items stay: {busy[0]}")
+        raise LockedError(f"{len(busy)} item{'s' * (len(busy) != 1)} stay: {busy[0]}")
 
 
 @app.command()

@@ -85,7 +85,7 @@ def ingest(
 def _run(work: "_Ingest", found: list[Source], given: Sequence[Path], warehouse: Warehouse, name: str) -> IngestReport:
     report = work.report
     taken = work.survey(found)
-    report.files = len(taken)
+    report.files = len(found) - len(report.bad_files)
     rows = work.tables(work.generations(taken))
     first = next(rows, None)
     if first is None:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from replay.live.platform_rules import Platform, refusals
 from replay.requests import Tokens
 from schemas.errors import InputError, SpecreplayError
+from schemas.sections import EngineSection
 from schemas.speculative import unknown_key
 
 OURS = {
@@ -69,7 +70,7 @@ def engine_config(spec: dict):
     known = {f.name for f in dataclasses.fields(EngineArgs)}
     for key in spec["engine_args"]:
         if key not in known:
-            raise unknown_key("[engine]", key, known)
+            raise unknown_key("[engine]", key, known | set(EngineSection.model_fields))
         if key in OURS:
             raise InputError(f"[engine]: {key} cannot be set here: {OURS[key]}")
     args: dict[str, Any] = {"enable_prefix_caching": False, "seed": 0}

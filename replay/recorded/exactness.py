@@ -5,7 +5,8 @@ flip a near-tie, in the target as in a draft model.
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -112,14 +113,26 @@ def _other_model(requests: Requests, target: str | None) -> str:
 
 def not_as_sampled(requests: Requests) -> str:
     """Why the ids may not be those that the target sampled, as ingest found (column extra); "" if it found nothing."""
-    rows = [_json(text) for text in requests.meta.column("extra").to_pylist()]
-    found = (
-        (("token_ids", "tokenised"), "the ids of {n} requests were made from text again, hidden tokens not among them"),
-        (("reasoning", "left out"), "{n} outputs lack the reasoning that was logged beside them"),
-        (("text", "disagrees"), "the logged text of {n} requests is not what their ids say"),
-    )
-    counted = [(sum(row.get(key) == value for row in rows), words) for (key, value), words in found]
-    return "; ".join(words.format(n=n) for n, words in counted if n)
+    return "; ".join(in_words(found_by_ingest(requests.meta.column("extra").to_pylist())))
+
+
+_FOUND = {
+    ("token_ids", "tokenised"): "the ids of {n} requests were made from text again, hidden tokens not among them",
+    ("reasoning", "left out"): "{n} outputs lack the reasoning that was logged beside them",
+    ("text", "disagrees"): "the logged text of {n} requests is not what their ids say",
+}
+"""What ingest may leave in column extra (key, value) about ids that are not as the target sampled them."""
+
+
+def found_by_ingest(extras: Iterable[str | None]) -> Counter[tuple[str, str]]:
+    """How many rows carry each of ingest's findings, given their column extra (JSON texts)."""
+    rows = [_json(text) for text in extras]
+    return Counter(found for found in _FOUND for row in rows if row.get(found[0]) == found[1])
+
+
+def in_words(found: Mapping[tuple[str, str], int]) -> list[str]:
+    """A sentence for each finding of `found_by_ingest`."""
+    return [words.format(n=found[key]) for key, words in _FOUND.items() if found.get(key)]
 
 
 def _sampled_otherwise(requests: Requests, sampling: Mapping | None) -> str:

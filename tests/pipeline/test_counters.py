@@ -63,12 +63,19 @@ def test_speculation_off():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello {", "python_gc_objects_collected_total 3.0\n", "vllm:generation_tokens_total NaN\n"]
+    ("text", "says"),
+    [
+        ("", "no vLLM counters"),
+        ("hello {", ""),
+        ("# TYPE \n", "a line of it is cut"),
+        ("python_gc_objects_collected_total 3.0\n", "no vLLM counters"),
+        ("vllm:generation_tokens_total NaN\n", "vllm:generation_tokens_total = nan"),
+    ],
 )
-def test_what_is_no_metrics_text(text, tmp_path):
+def test_what_is_no_metrics_text(text, says, tmp_path):
     file = tmp_path / "metrics.txt"
     file.write_text(text)
-    with pytest.raises(InputError, match=r"metrics\.txt"):
+    with pytest.raises(InputError, match=rf"metrics\.txt: .*{says}"):
         read(str(file))
 
 

@@ -86,6 +86,8 @@ def test_what_goes_is_gone_and_the_rest_is_as_it_was(house):
     before, totals = files(house), query(connect(house), TOTALS).to_pylist()
     gone, busy = gc.remove(house, gc.choose(house, keep_days=9, runs=["open"], now=NOW))
     assert (names(gone), busy) == (["run open", "run older", "run oldest"], [])
+    when = f"complete, ended {NOW - timedelta(days=40):%Y-%m-%d %H:%M} UTC"
+    assert gone[2].why == when and when in str(gone[2])
     left = files(house)
     assert left == {name for name in before if not any(run in name for run in ("older", "oldest", "open"))}
     assert query(connect(house), TOTALS).to_pylist() == [row for row in totals if row["run"] == "new"]

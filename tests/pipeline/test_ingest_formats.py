@@ -400,6 +400,7 @@ def test_questions_are_joined_with_their_answers(tmp_path, model):
     extra = [json.loads(r["extra"]) for r in rows]
     assert [(e["accepted"], e["decoding_steps"], e["new_tokens"]) for e in extra] == [(2, 2, 4), (0, 1, 1)]
     assert report.notes["questions without an answer: left out"] == 1
+    assert report.files == 2
     alone, report = rows_of(questions, house=tmp_path / "h", name="q", tokenizer=model)
     assert [(r["turn"], r["output_token_ids"]) for r in alone] == [(0, None), (0, None)]
 

@@ -95,6 +95,7 @@ def test_show(house):
     assert by_name["(none)"]["prompt"]["sum"] == 30 and by_name["(none)"]["sessions"] == 0
     text = run("trace", "show", "t", "--warehouse", house).output
     assert "17%" in text and "n/a" in text and "4 requests" in text
+    assert shown["proxy"] == [] and "proxy" not in text
     assert json.loads(run("trace", "show", "t", "--json", "--warehouse", house).output) == shown
 
 
@@ -132,5 +133,7 @@ def test_a_sample_can_be_read_back(tmp_path):
         {k: v for k, v in r.items() if k not in where} for r in first
     ]
     assert first[0]["tokenizer"] == "abc" and json.loads(first[0]["extra"]) == {"score": 0, "token_ids": "tokenised"}
+    shown = run("trace", "show", "t", "--warehouse", tmp_path / "h").output
+    assert "proxy: the ids of 3 requests were made from text again" in shown
     run("trace", "sample", "t", "--sessions", 2, "--into", "two", "--warehouse", tmp_path / "h")
     assert Warehouse(tmp_path / "h").trace("two").requests == 2

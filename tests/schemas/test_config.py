@@ -69,6 +69,7 @@ def test_impossible_settings_are_refused(config, says):
     [
         ({"tracee": {}}, "did you mean 'trace'"),
         ({"trace": {"nam": "x"}}, "did you mean 'name'"),
+        ({"trace": {"x": 1}}, "unknown key 'x'; there are: date_from, date_to, max_model_len, name, sample, seed, "),
         ({"trace": {"sample": 0}}, r"trace\.sample = 0"),
         ({"trace": {"max_model_len": "nine"}}, r"trace\.max_model_len"),
         ({"engine": {"kind": "other"}}, r"engine\.kind = 'other'"),

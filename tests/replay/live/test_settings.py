@@ -64,6 +64,7 @@ def spec(speculative: dict | None = None, sampling: dict | None = None, tail: in
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
+        (spec(concurency=4), ("[engine]", "'concurency'; did you mean 'concurrency'?")),
         (spec(max_num_batched_token=1), ("[engine]", "max_num_batched_token", "max_num_batched_tokens")),
         (spec(max_num_seqs=4), ("max_num_seqs", "concurrency")),
         (spec(stream_interval=4), ("stream_interval", "every token")),
