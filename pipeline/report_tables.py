@@ -174,10 +174,11 @@ def sections(proposers: list[dict[str, Any]], workloads: list[dict[str, Any]], p
         low, high = min(concurrencies(timed)), max(concurrencies(timed))
         reused = [_REUSED] if any(row["prefix_cache_hit_tokens"] for row in timed) else []
         arriving = ", requests as they arrived" if pace == "arrival" else ""
+        capacity = "Throughput" if arriving else "Capacity"  # arrivals set the rate, not the engine
         out += [
             ("Cost of a token, over iterations without prefill", timed, [*_with(_COST, at), *reused]),
             (f"Latency: concurrency {low}{arriving}, in ms since a request was due", _only(timed, low), _LATENCY),
-            (f"Capacity: concurrency {high}{arriving}", _only(timed, high), _CAPACITY),
+            (f"{capacity}: concurrency {high}{arriving}", _only(timed, high), _CAPACITY),
         ]
     if compared := [row for row in proposers if row["compared"] is not None]:
         title = "Greedy outputs against those of none; gap: log-probability between the tokens where they part"

@@ -252,7 +252,7 @@ def _outcome(run: str, done: dict, least_equal: float | None, already_done: bool
 
 
 def _unequal(done: dict, least: float | None) -> list[str]:
-    if least is None:
+    if not least:
         return []
     out = []
     for name, entry in _engines(done["proposers"]):

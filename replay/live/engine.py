@@ -26,7 +26,7 @@ COUNTERS = {
 """vLLM's Prometheus counters that are read before and after."""
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 16, 8
-_NAP_S = 0.5
+_NAP_S = 0.02
 """Longest sleep until the next request is due, so that we still show signs of life."""
 
 

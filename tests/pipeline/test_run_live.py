@@ -226,6 +226,7 @@ def test_requests_are_sent_as_they_arrived_and_wait_in_the_engine(warehouse, cap
     said = render(report(con), "table", 120)
     assert "requests as they arrived, 2 times as fast" in said
     assert "Latency: concurrency 2, requests as they arrived" in said
+    assert "Throughput: concurrency 2, requests as they arrived" in said and "Capacity" not in said
 
 
 def test_a_capture_is_a_canonical_trace_with_a_tail(warehouse, captured):
