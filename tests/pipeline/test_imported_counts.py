@@ -399,6 +399,7 @@ def test_the_command(tmp_path):
 
 @pytest.mark.live
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_what_vllm_itself_writes(house, tmp_path):
     pytest.importorskip("vllm")
     here = Path(__file__).parent

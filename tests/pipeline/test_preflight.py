@@ -186,6 +186,7 @@ def test_a_laptop_without_vllm(warehouse, tmp_path):
 
 
 @pytest.mark.live
+@pytest.mark.slow
 def test_suffix_needs_arctic_inference(warehouse, tmp_path):
     file = written(tmp_path, f'kind = "vllm"\nmodel = "{MODELS / "target"}"', '{ method = "suffix" }')
     done = specreplay("replay", file, "--warehouse", warehouse.root, before=without("arctic_inference"))

@@ -122,7 +122,7 @@ def test_eagle3_with_a_vocabulary_of_its_own(models, asked, plain, step_of_the_m
     assert got == right
 
 
-@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("size", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_suffix_with_a_small_cache_and_with_none(models, asked, plain, size):
     config = {"method": "suffix", "suffix_decoding_max_cached_requests": size}
     result = live(models, asked, config, 1)

@@ -69,6 +69,7 @@ def assert_drawn_right(models, target, name: str, count: int) -> None:
     distribution.assert_the_targets_distribution(target, asked, result, sampling)
 
 
+@pytest.mark.slow
 def test_drafts_drawn_from_their_own_probabilities(models, target):
     assert_drawn_right(models, target, "sampled", 120)
 

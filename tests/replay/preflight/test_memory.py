@@ -107,6 +107,7 @@ def agree(ledger: dict, engine: dict) -> None:
     assert ledger["blocks"] == BLOCKS and ledger["budget_from"] == "config"
 
 
+@pytest.mark.slow
 def test_a_head_with_a_vocabulary_of_its_own(specs, ledgers, folder):
     """EAGLE-3: its embedding is the target's, byte for byte, and shared; its output is its own."""
     (engine,) = run("start", [specs["eagle3"]], folder)
