@@ -50,8 +50,13 @@ for column, row in zip(st.columns(max(len(best), 2)), best, strict=False):
             + (f" · **{columns.written('speedup_over_none', speed)}** the speed of none" if speed is not None else "")
         )
 
-for warning in proposer_warnings(summary.to_pylist()):
-    st.caption(f":material/info: {columns.literal(warning)}")
+notes = [f":material/info: {columns.literal(warning)}" for warning in proposer_warnings(summary.to_pylist())]
+for note in notes[:_HEADLINES]:
+    st.caption(note)
+if further := notes[_HEADLINES:]:  # a sweep has dozens, and the chart must not start below them
+    with st.expander(f"{len(further)} more such note{'s' * (len(further) != 1)}"):
+        for note in further:
+            st.caption(note)
 if any(r["coverage"] is not None and r["mean_acceptance_length"] is not None for r in points.to_pylist()):
     st.altair_chart(charts.coverage_chart(points, names), width="stretch", key="coverage_chart")
 undefined = sorted(
