@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.output import text
+from pipeline.report_tables import FEW_SESSIONS
 from pipeline.statistics import bootstrap
 from pipeline.views import Connection, query
 from schemas.errors import InputError
@@ -257,7 +258,7 @@ def lines(changes: Iterable[Change]) -> list[dict[str, str]]:
             "tokens/step": f"{text(_float(c.before['tokens_per_step']))} → {text(_float(c.after['tokens_per_step']))}",
             "change": _signed(c.change, c.intervals["change"]),
             **{f"of it {part}": _signed(c.parts.get(part), None) for part in shown},
-            "sessions": f"{c.sessions:,}",
+            "sessions": f"{c.sessions:,}" + (" few" if c.sessions < FEW_SESSIONS else ""),
             "verdict": c.verdict,
         }
         for c in changes
@@ -271,6 +272,10 @@ def notes(changes: Iterable[Change]) -> list[str]:
     if differ := sorted({c.concurrencies for c in changes if c.concurrencies[0] != c.concurrencies[1]}):
         out.append(f"the runs' concurrencies differ: {differ[0][0]} before, {differ[0][1]} after")
     out += [f"{c.after_name}: its settings differ between the runs" for c in changes if c.settings_differ]
+    if any(c.sessions < FEW_SESSIONS for c in changes):
+        out.append(f"few: under {FEW_SESSIONS} sessions, so take the interval and the verdict as rough")
+    if any(c.parts.get("overrun") for c in changes):
+        out.append("overrun: tokens past the end of an output, which a longer draft throws away more of")
     return out
 
 

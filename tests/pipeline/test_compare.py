@@ -13,7 +13,7 @@ from logged_runs import Request, Run, Step, commit, random_run, tables
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.compare import PARTS, compare, lines, notes, parts_of
+from pipeline.compare import PARTS, compare, lines, notes
 from pipeline.views import connect
 from pipeline.warehouse import Warehouse
 from schemas.errors import InputError
@@ -121,6 +121,8 @@ def test_sessions_not_requests_are_drawn(tmp_path):
         warehouse.commit_shard(name, "0", made)
     (change,) = compare(connect(warehouse), "a", "b")
     assert change.sessions == 2 and change.verdict == "noise"
+    assert lines([change])[0]["sessions"] == "2 few"
+    assert notes([change]) == ["few: under 30 sessions, so take the interval and the verdict as rough"]
 
 
 def test_proposers_of_one_run_against_its_best(tmp_path):
