@@ -13,7 +13,7 @@ from logged_runs import Request, Run, Step, commit, random_run, tables
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.compare import PARTS, compare, lines, notes
+from pipeline.compare import PARTS, compare, lines, notes, parts_of
 from pipeline.views import connect
 from pipeline.warehouse import Warehouse
 from schemas.errors import InputError
