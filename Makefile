@@ -15,10 +15,10 @@ replay: trace ## the demo trace through a real vLLM engine with every proposer, 
 	specreplay replay examples/configs/recorded.toml
 
 test: setup chromium lint
-	python -m pytest -n 2 --dist loadfile -m "not gpu and not slow"
+	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slow"
 
 test-all: setup chromium lint triton
-	SPECREPLAY_TEST_TRITON=$(CURDIR)/.venv/triton python -m pytest -n 2 --dist loadfile
+	SPECREPLAY_TEST_TRITON=$(CURDIR)/.venv/triton python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 triton: setup # vLLM's V2 runner without a GPU: Triton's interpreter runs its kernels
 	@[ -d .venv/triton ] || pip install -q --no-deps --target .venv/triton triton==3.7.1 || echo "no Triton here: V2 is not tested"
