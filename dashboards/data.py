@@ -72,6 +72,8 @@ def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: st
     Cost is measured per proposer over the whole run: with a filter it is NULL.
     """
     one = "run = ? AND concurrency = ?"
+    # costs are of engines: where none ran, no file is searched for them
+    live = select("SELECT engine = 'vllm' AS live FROM run_info WHERE run = ?", run)["live"].to_pylist() == [True]
     return select(
         "SELECT summary.*, speedup_over_none, us_per_emitted_token, kv_cache_tokens, max_concurrency, "
         "engines_at_once, prefix_cache_hit_tokens, dispatch_lag_us_p95, longest_iteration_us, largest_gap "
@@ -83,7 +85,7 @@ def proposers(run: str, concurrency: int, workload: str | None = ALL, tenant: st
         "ORDER BY tokens_per_step DESC NULLS LAST, proposer",
         *(run, concurrency, _SCOPES[workload is not ALL, tenant is not ALL]),
         *(workload, workload, tenant, tenant),
-        *(run, concurrency, workload is ALL and tenant is ALL) * 3,
+        *(run, concurrency, live and workload is ALL and tenant is ALL) * 3,
     )
 
 
